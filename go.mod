@@ -1,0 +1,3 @@
+module trapless
+
+go 1.26

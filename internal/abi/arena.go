@@ -1,0 +1,214 @@
+package abi
+
+import (
+	"errors"
+	"fmt"
+	"math/bits"
+)
+
+// The arena is one shared mapping. It starts with a header page; the layout of
+// what follows is computed by NewLayout, the same way for the tracer and for
+// the code that it generates. Target code may scribble over all of it, so
+// neither side takes an index or a pointer from it without a mask or a check.
+
+// Magic starts every arena; Version changes with any incompatible layout.
+const (
+	Magic   = 0x5353454c50415254 // "TRAPLESS", little endian
+	Version = 1
+)
+
+// Offsets of words in the arena header, in bytes from the arena's base.
+const (
+	HdrMagic     = 0x00  // u64
+	HdrVersion   = 0x08  // u32
+	HdrTGID      = 0x0c  // u32: the target, as its own pid namespace's tracer saw it
+	HdrStop      = 0x10  // u64: nonzero once a program has called exit()
+	HdrMisses    = 0x18  // u64: runs that found no exclusive state, lock-added
+	HdrDrops     = 0x20  // u64: map updates dropped because the map was full, lock-added
+	HdrSharedTP  = 0x40  // u64[SharedTPs]: thread pointers that several threads share
+	HdrMailbox   = 0x100 // u64[MailboxWords]: results of injected code
+	HdrSession   = 0x300 // u64[16]: session facts, see package arena
+	HdrJournal   = 0x400 // u64[8]: the journal's own header, see package inject
+	HeaderSize   = PageSize
+	SharedTPs    = 16
+	MailboxWords = 32
+)
+
+// Offsets in a slot, in bytes from the slot's base. A slot belongs to one
+// thread at a time, so its words have one writer, but for SlotRingTail, which
+// only the tracer writes.
+const (
+	SlotClaim    = 0x00 // u64: stack pointer of the run that claimed the slot, 0 when free
+	SlotRingHead = 0x08 // u64: bytes ever produced; published last
+	SlotDrops    = 0x10 // u64: records dropped because the ring was full
+	SlotMisses   = 0x18 // u64: runs that were not executed
+	SlotRingTail = 0x40 // u64: bytes ever consumed; on a line of its own
+	SlotCells    = 0x80 // first map cell
+)
+
+// Slot numbers with a fixed meaning. Threads get the others.
+const (
+	SlotTracer = 0 // programs that run in the tracer
+	SlotShared = 1 // threads without a slot; every update is a locked instruction
+	SlotFirst  = 2
+)
+
+// Offsets in a ring record, in bytes. Records are 8-byte aligned and may wrap.
+const (
+	RecSize    = 0 // u32: size of the whole record in bytes, a multiple of 8
+	RecFlags   = 4 // u32: zero
+	RecTSC     = 8 // u64: rdtsc when the record was reserved
+	RecPayload = 16
+)
+
+// HashMul spreads keys and thread pointers: position = (x * HashMul) >> (64-bits).
+// It is 2^64 divided by the golden ratio (Knuth, TAOCP 6.4).
+const HashMul = 0x9e3779b97f4a7c15
+
+// ProbeLimit is the number of consecutive positions that a lookup tries.
+const ProbeLimit = 64
+
+// MapKind tells how a map lies in the arena.
+type MapKind uint8
+
+const (
+	// PerSlotArray has MaxEntries cells in every slot and no directory.
+	PerSlotArray MapKind = iota + 1
+	// PerSlotHash has a shared directory of keys and a cell for each
+	// directory position in every slot.
+	PerSlotHash
+)
+
+// MapSpec is what a program asks of a map.
+type MapSpec struct {
+	Name       string
+	Kind       MapKind
+	KeySize    int // bytes: 4 for an array, a positive multiple of 8 up to 64 for a hash
+	ValueSize  int // bytes, a multiple of 8, at most 64
+	MaxEntries int // positive
+}
+
+// MapLayout says where a map lies. Offsets are in bytes.
+//
+// The directory of a hash whose keys have 8 bytes holds, at each position,
+// key^KeyMask, and 0 where it is empty; the one key equal to KeyMask lives at
+// position 1<<DirBits, which is occupied when the word there is 1.
+//
+// The directory of a hash with longer keys holds at each position a node
+// number plus one in the low 32 bits and the high 32 bits of the key's hash in
+// the high ones, 0 where it is empty. Nodes are taken in turn by a locked add
+// on the word at Nodes; node i is at Nodes+8+i*KeySize and holds the key. It
+// is written before the directory word that names it is published by one
+// compare-and-swap, and never again.
+type MapLayout struct {
+	MapSpec
+	DirBits   uint   // log2 of directory positions (hash only)
+	Dir       uint64 // from the arena's base: u64 per position, and one more
+	KeyMask   int32  // sign-extended to 64 bits
+	Nodes     uint64 // from the arena's base (keys of more than 8 bytes)
+	NodeCount int
+	Used      uint64 // from the arena's base: u64 of occupied positions, lock-added
+	Cells     uint64 // from a slot's base: ValueSize bytes per position
+}
+
+// Positions is the number of cells of the map in each slot.
+func (m *MapLayout) Positions() int {
+	if m.Kind == PerSlotArray {
+		return m.MaxEntries
+	}
+	return 1<<m.DirBits + 1
+}
+
+// Layout is where everything lies in an arena.
+type Layout struct {
+	SlotBits    uint   // log2 of the number of slots
+	StrideShift uint   // log2 of the distance of slots in bytes
+	TPTable     uint64 // u64 per slot: the thread pointer that owns it, 0 when free
+	Slots       uint64 // slot i is at Slots + i<<StrideShift
+	Journal     uint64
+	JournalSize uint64
+	RingOff     uint64 // from a slot's base
+	RingSize    uint64 // bytes, a power of two; 0 without a ring
+	Maps        []MapLayout
+	Size        uint64 // of the arena, whole pages
+}
+
+// Config is what NewLayout needs to know.
+type Config struct {
+	Threads     int // expected at the same time; slots for twice as many are laid out
+	Maps        []MapSpec
+	RingSize    uint64 // bytes per slot, a power of two of at least a page, or 0
+	JournalSize uint64 // bytes, whole pages
+}
+
+// ErrLayout wraps every reason why a layout cannot be made.
+var ErrLayout = errors.New("arena layout")
+
+// NewLayout computes the layout of an arena. It is deterministic.
+func NewLayout(c Config) (*Layout, error) {
+	if c.RingSize&(c.RingSize-1) != 0 || (c.RingSize != 0 && c.RingSize < PageSize) {
+		return nil, fmt.Errorf("%w: ring of %d bytes is not a power of two of at least a page", ErrLayout, c.RingSize)
+	}
+	l := &Layout{Journal: HeaderSize, JournalSize: pageUp(c.JournalSize), RingSize: c.RingSize}
+	l.SlotBits = uint(bits.Len(uint(max(2*c.Threads, 60) + SlotFirst - 1)))
+	next := l.Journal + l.JournalSize
+	l.TPTable = next
+	next += pageUp(8 << l.SlotBits)
+	cells := uint64(SlotCells)
+	for i, spec := range c.Maps {
+		m, err := newMapLayout(spec, i)
+		if err != nil {
+			return nil, err
+		}
+		if m.Kind == PerSlotHash {
+			m.Dir = next
+			next += pageUp(8 * uint64(m.Positions()))
+			m.Used, m.Nodes = next, next+64
+			next += pageUp(64 + 8 + uint64(m.NodeCount*m.KeySize))
+		}
+		m.Cells = cells
+		cells += (uint64(m.ValueSize*m.Positions()) + 63) &^ 63
+		l.Maps = append(l.Maps, m)
+	}
+	if l.RingSize != 0 {
+		l.RingOff = pageUp(cells)
+		cells = l.RingOff + l.RingSize
+	}
+	l.StrideShift = uint(bits.Len64(pageUp(cells) - 1))
+	l.Slots = next
+	l.Size = next + 1<<(l.SlotBits+l.StrideShift)
+	return l, nil
+}
+
+func newMapLayout(s MapSpec, index int) (MapLayout, error) {
+	m := MapLayout{MapSpec: s, KeyMask: keyMask(index)}
+	switch {
+	case s.MaxEntries <= 0 || s.MaxEntries > 1<<24:
+		return m, fmt.Errorf("%w: map %s: %d entries", ErrLayout, s.Name, s.MaxEntries)
+	case s.ValueSize <= 0 || s.ValueSize%8 != 0 || s.ValueSize > 64:
+		return m, fmt.Errorf("%w: map %s: values of %d bytes", ErrLayout, s.Name, s.ValueSize)
+	}
+	switch s.Kind {
+	case PerSlotArray:
+		if s.KeySize != 4 {
+			return m, fmt.Errorf("%w: array %s: keys of %d bytes", ErrLayout, s.Name, s.KeySize)
+		}
+	case PerSlotHash:
+		if s.KeySize <= 0 || s.KeySize%8 != 0 || s.KeySize > 64 {
+			return m, fmt.Errorf("%w: map %s: keys of %d bytes", ErrLayout, s.Name, s.KeySize)
+		}
+		m.DirBits = uint(bits.Len(uint(2*s.MaxEntries - 1)))
+		if s.KeySize > 8 {
+			m.NodeCount = 1 << m.DirBits
+		}
+	default:
+		return m, fmt.Errorf("%w: map %s: kind %d", ErrLayout, s.Name, s.Kind)
+	}
+	return m, nil
+}
+
+// keyMask gives each map its own value that stands for "empty" when it is a
+// key; it only has to be a key that programs seldom use.
+func keyMask(index int) int32 { return int32(-0x5a17c3e1 - 0x1003*int32(index)) }
+
+func pageUp(n uint64) uint64 { return (n + PageSize - 1) &^ (PageSize - 1) }
