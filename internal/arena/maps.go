@@ -1,0 +1,71 @@
+package arena
+
+import (
+	"cmp"
+	"slices"
+
+	"trapless/internal/abi"
+)
+
+// Entry is one key of a map with its value, summed over all slots word by word.
+type Entry struct {
+	Key   []uint64 // empty for a map of one cell
+	Value []uint64
+}
+
+// Entries reads map number m. The order is that of the keys. Each word is read
+// once and atomically; words of one value may be read at different moments.
+func (a *Arena) Entries(m int) []Entry {
+	ml := &a.layout.Maps[m]
+	slots := a.slotsInUse()
+	var out []Entry
+	for pos := range ml.Positions() {
+		key, ok := a.keyAt(ml, pos)
+		if !ok {
+			continue
+		}
+		out = append(out, Entry{Key: key, Value: a.sum(ml, pos, slots)})
+	}
+	slices.SortFunc(out, func(x, y Entry) int { return slices.CompareFunc(x.Key, y.Key, cmp.Compare[uint64]) })
+	return out
+}
+
+func (a *Arena) sum(ml *abi.MapLayout, pos int, slots []uint64) []uint64 {
+	value := make([]uint64, ml.ValueSize/8)
+	cell := ml.Cells + uint64(pos*ml.ValueSize)
+	for _, s := range slots {
+		for w := range value {
+			value[w] += a.Load(a.slot(s) + cell + uint64(8*w))
+		}
+	}
+	return value
+}
+
+// keyAt returns the key at a directory position, if the position is occupied.
+func (a *Arena) keyAt(ml *abi.MapLayout, pos int) ([]uint64, bool) {
+	if ml.Kind == abi.PerSlotArray {
+		if ml.MaxEntries == 1 {
+			return nil, true
+		}
+		return []uint64{uint64(pos)}, true
+	}
+	word := a.Load(ml.Dir + uint64(8*pos))
+	mask := uint64(int64(ml.KeyMask))
+	switch {
+	case word == 0:
+		return nil, false
+	case ml.KeySize == 8 && pos == 1<<ml.DirBits:
+		return []uint64{mask}, word == 1
+	case ml.KeySize == 8:
+		return []uint64{word ^ mask}, true
+	}
+	node := uint64(uint32(word)) - 1
+	if node >= uint64(ml.NodeCount) {
+		return nil, false
+	}
+	key := make([]uint64, ml.KeySize/8)
+	for i := range key {
+		key[i] = a.Load(ml.Nodes + 8 + node*uint64(ml.KeySize) + uint64(8*i))
+	}
+	return key, true
+}

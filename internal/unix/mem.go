@@ -1,0 +1,34 @@
+package unix
+
+import "golang.org/x/sys/unix"
+
+// SealSize forbids any later change of a memfd's size and of its seals.
+func SealSize(fd int) error {
+	_, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, unix.F_SEAL_SHRINK|unix.F_SEAL_GROW|unix.F_SEAL_SEAL)
+	return err
+}
+
+// FileSize is the size of an open file in bytes.
+func FileSize(fd int) (int64, error) {
+	var st unix.Stat_t
+	err := unix.Fstat(fd, &st)
+	return st.Size, err
+}
+
+// MapShared maps the first size bytes of a file, shared, for reading and writing.
+func MapShared(fd, size int) ([]byte, error) {
+	return unix.Mmap(fd, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+}
+
+// Unmap undoes MapShared.
+func Unmap(mem []byte) error { return unix.Munmap(mem) }
+
+// PidfdOpen opens a descriptor of a process. It is readable once the process has ended.
+func PidfdOpen(pid int) (int, error) { return unix.PidfdOpen(pid, 0) }
+
+// PidfdGetfd duplicates a descriptor of another process. It asks for the same
+// rights as ptrace (pidfd_getfd(2)).
+func PidfdGetfd(pidfd, fd int) (int, error) { return unix.PidfdGetfd(pidfd, fd, 0) }
+
+// Close closes a descriptor.
+func Close(fd int) error { return unix.Close(fd) }
