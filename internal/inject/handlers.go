@@ -36,9 +36,9 @@ const (
 // Offsets in the data page of the handlers, which is private, writable and
 // inherited by forked children.
 const (
-	dataBoundaries = 0x00 // u64: address of the boundary table, 0 for none
-	dataFaults     = 0x08 // u64: address of the fault table, 0 for none
-	dataOld        = 0x40 // kernel_sigaction[16], indexed by signal: the target's own actions
+	dataBoundaries = 0x00  // u64: address of the boundary table, 0 for none
+	dataFaults     = 0x08  // u64: address of the fault table, 0 for none
+	dataOld        = 0x40  // kernel_sigaction[16], indexed by signal: the target's own actions
 	dataNew        = 0x400 // kernel_sigaction[16]: ours, as given to rt_sigaction
 	dataMailbox    = 0x800 // u64[64]: results of injected code
 )
@@ -65,6 +65,7 @@ const (
 
 	ucontextRIP   = 40 + 16*8 // uc_mcontext.gregs[REG_RIP] in struct ucontext
 	siginfoCode   = 8         // si_code; positive when the kernel raised the signal
+	codeKernel    = 0x80      // SI_KERNEL: the si_code of an int3
 	sysSigaction  = 13
 	sysSigreturn  = 15
 	sysGetpid     = 39
@@ -177,11 +178,26 @@ func (h *handlerAsm) emitChain() {
 	h.Jcc(x86.LE, done)
 	h.Bind(dfl)
 	h.emitSetDefault()
-	h.OpMI(x86.Cmp, 4, x86.At(x86.RSI, siginfoCode), 0)
-	h.Jcc(x86.G, done) // the instruction runs again and faults for good
-	h.emitRaise()
+	h.emitDefault(done)
 	h.Bind(done)
 	h.Ret()
+}
+
+// emitDefault makes the default action happen: a fault of the kernel's own
+// making by running the instruction again, so that a core shows it; anything
+// else by sending the signal anew.
+func (h *handlerAsm) emitDefault(done x86.Label) {
+	raise := h.NewLabel()
+	h.OpMI(x86.Cmp, 4, x86.At(x86.RSI, siginfoCode), 0)
+	h.Jcc(x86.LE, raise)
+	h.OpRI(x86.Cmp, 4, x86.RDI, sigTRAP)
+	h.Jcc(x86.NE, done)
+	h.OpMI(x86.Cmp, 4, x86.At(x86.RSI, siginfoCode), codeKernel)
+	h.Jcc(x86.NE, raise)
+	h.OpMI(x86.Sub, 8, x86.At(x86.RDX, ucontextRIP), 1) // int3 reports the address after it
+	h.Ret()
+	h.Bind(raise)
+	h.emitRaise()
 }
 
 // emitSetDefault gives the signal in edi its default action, keeping rdi, rsi
