@@ -1,0 +1,122 @@
+// Package bpf holds the programs that run at a hit, as eBPF instructions: the
+// program type, what a program may refer to (context, maps, helpers), a
+// verifier, and an interpreter.
+//
+// A program comes in as instructions of github.com/cilium/ebpf/asm, made by
+// package lang or read from an object file. Validate decodes it, proves that
+// it touches nothing but its context, its stack and its map cells, and returns
+// a Verified program; only that can be interpreted or compiled. The package
+// knows no machine code, no process and no address in a target.
+package bpf
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/cilium/ebpf/asm"
+
+	"trapless/internal/abi"
+)
+
+// Program is a program as its author wrote it. Nothing about it is proven.
+type Program struct {
+	Name  string
+	Insns asm.Instructions
+	Maps  []abi.MapSpec // a map's number is its index here and in the arena's layout
+}
+
+// String lists the instructions, one a line, each with its index.
+func (p *Program) String() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "program %s:\n", p.Name)
+	for i, in := range p.Insns {
+		if s := in.Symbol(); s != "" {
+			fmt.Fprintf(&b, "%s:\n", s)
+		}
+		fmt.Fprintf(&b, "%5d: %v\n", i, in)
+	}
+	return b.String()
+}
+
+// Helpers that a program may call. Numbers below 0x10000 are the kernel's
+// (include/uapi/linux/bpf.h), the others exist in trapless only.
+const (
+	// HelperGetCurrentPidTgid returns the process in the upper 32 bits. The
+	// thread in the lower ones may not be used.
+	HelperGetCurrentPidTgid asm.BuiltinFunc = asm.FnGetCurrentPidTgid
+	// HelperRingbufOutput (ring, data on the stack, constant size, flags 0)
+	// returns 0, or a negative error number when the event was dropped.
+	HelperRingbufOutput asm.BuiltinFunc = asm.FnRingbufOutput
+	// HelperExit () asks the tracer to end the session, and ends the run. It
+	// does not return.
+	HelperExit asm.BuiltinFunc = 0x10000
+	// HelperMapCell (map, key on the stack) returns the running thread's own
+	// cell for the key, or 0 when the map is full or the index out of range. A
+	// cell that was never used is zero.
+	HelperMapCell asm.BuiltinFunc = 0x10001
+)
+
+// MaxEvent is the largest event that HelperRingbufOutput takes, in bytes.
+const MaxEvent = 512
+
+// StackSize is the size of a program's stack, in bytes, below r10.
+const StackSize = 512
+
+// ringNumber stands for the ring where a map number is expected.
+const ringNumber = 1<<31 - 1
+
+// LoadMap loads a reference to map number n into dst.
+func LoadMap(dst asm.Register, n int) asm.Instruction { return asm.LoadMapPtr(dst, n) }
+
+// LoadRing loads a reference to the slot's event ring into dst.
+func LoadRing(dst asm.Register) asm.Instruction { return asm.LoadMapPtr(dst, ringNumber) }
+
+// Call calls a helper.
+func Call(helper asm.BuiltinFunc) asm.Instruction { return helper.Call() }
+
+// LoadArg loads the n-th integer argument (0 to 5) of a function at its entry
+// from the context in ctx, by the System V ABI for x86-64 (3.2.3).
+func LoadArg(dst, ctx asm.Register, n int) asm.Instruction {
+	return asm.LoadMem(dst, ctx, argOffsets[n], asm.DWord)
+}
+
+// Offsets in the context, which is struct pt_regs of the kernel on x86-64
+// (arch/x86/include/uapi/asm/ptrace.h). Fields have 8 bytes.
+const (
+	PtRegsR15 = 8 * iota
+	PtRegsR14
+	PtRegsR13
+	PtRegsR12
+	PtRegsBP
+	PtRegsBX
+	PtRegsR11
+	PtRegsR10
+	PtRegsR9
+	PtRegsR8
+	PtRegsAX
+	PtRegsCX
+	PtRegsDX
+	PtRegsSI
+	PtRegsDI
+	PtRegsOrigAX // not readable
+	PtRegsIP
+	PtRegsCS    // not readable
+	PtRegsFlags // not readable
+	PtRegsSP
+	PtRegsSS // not readable
+	PtRegsEnd
+)
+
+// NumArgs is the number of integer arguments that are passed in registers.
+const NumArgs = 6
+
+var argOffsets = [NumArgs]int16{PtRegsDI, PtRegsSI, PtRegsDX, PtRegsCX, PtRegsR8, PtRegsR9}
+
+// readableContext reports whether the 8-byte field at off may be read.
+func readableContext(off int32) bool {
+	switch off {
+	case PtRegsOrigAX, PtRegsCS, PtRegsFlags, PtRegsSS:
+		return false
+	}
+	return off >= 0 && off < PtRegsEnd
+}
