@@ -7,3 +7,10 @@ require (
 	github.com/google/go-cmp v0.7.0
 	golang.org/x/sys v0.49.0
 )
+
+require (
+	github.com/ianlancetaylor/demangle v0.0.0-20260724033716-83e58baca724 // indirect
+	github.com/inconshreveable/mousetrap v1.1.0 // indirect
+	github.com/spf13/cobra v1.10.2 // indirect
+	github.com/spf13/pflag v1.0.10 // indirect
+)
