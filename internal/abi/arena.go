@@ -65,6 +65,16 @@ const (
 // It is 2^64 divided by the golden ratio (Knuth, TAOCP 6.4).
 const HashMul = 0x9e3779b97f4a7c15
 
+// HashKey is the hash of a key of several words. Its position in a directory
+// is HashKey >> (64-DirBits). For one word it is the plain product above.
+func HashKey(words []uint64) uint64 {
+	var h uint64
+	for _, w := range words {
+		h = (bits.RotateLeft64(h, 32) ^ w) * HashMul
+	}
+	return h
+}
+
 // ProbeLimit is the number of consecutive positions that a lookup tries.
 const ProbeLimit = 64
 
