@@ -1,0 +1,1 @@
+../../internal/bench/busy/source/busy.c
