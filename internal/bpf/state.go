@@ -19,7 +19,8 @@ const (
 )
 
 // Value is what is known about the content of a register or a stack word. It
-// is comparable.
+// is comparable. Two values of the same kind with the same nonzero ID are equal
+// whenever both can be seen; a CellOrNull or Cell of the same call too.
 type Value struct {
 	Kind  ValueKind
 	Known bool   // a Scalar that is Const on every path
@@ -27,8 +28,19 @@ type Value struct {
 	Map   int32  // of MapRef and cells
 	Off   int32  // of pointers
 	Index int32  // of a Fixed cell
-	ID    int32  // equal numbers mean equal content
+	ID    int32  // equal numbers mean equal content; 0 says nothing
 	Const uint64 // of a Known scalar
+}
+
+// Static reports whether the value is known so well that no register has to
+// hold it: every pointer that is neither null nor into a cell that has to be
+// looked up, every reference, and the process.
+func (v Value) Static() bool {
+	switch v.Kind {
+	case Context, Stack, MapRef, RingRef, PidTgid:
+		return true
+	}
+	return v.Kind == Cell && v.Fixed
 }
 
 func constant(c uint64) Value { return Value{Kind: Scalar, Known: true, Const: c} }
@@ -167,7 +179,8 @@ func (s *State) mergeWord(u int, o *State, at int) {
 func joinID(at, loc int) int32 { return int32((at+1)*256 + 1 + loc) }
 func valueID(at int) int32     { return int32((at + 1) * 256) }
 
-// meet is what holds for a value that is either a or b.
+// meet is what holds for a value that is either a or b. Pointers into an array
+// at different known indexes do not meet: neither is held in a register.
 func meet(a, b Value, id int32) Value {
 	if a == b {
 		return a
@@ -176,7 +189,7 @@ func meet(a, b Value, id int32) Value {
 		return Value{Kind: Scalar, ID: id}
 	}
 	cells := (a.Kind == Cell || a.Kind == CellOrNull) && (b.Kind == Cell || b.Kind == CellOrNull)
-	if !cells || a.Map != b.Map || a.Off != b.Off {
+	if !cells || a.Fixed || b.Fixed || a.Map != b.Map || a.Off != b.Off {
 		return Value{}
 	}
 	v := Value{Kind: Cell, Map: a.Map, Off: a.Off, ID: id}
