@@ -12,6 +12,7 @@ import (
 
 	"trapless/internal/abi"
 	"trapless/internal/insn/x86"
+	"trapless/internal/testkit"
 )
 
 var (
@@ -23,15 +24,11 @@ var (
 // A RIP-relative operand appears as the address that it refers to.
 func objdump(t *testing.T, code []byte, at abi.Addr) map[abi.Addr]string {
 	t.Helper()
-	path, err := exec.LookPath("objdump")
-	if err != nil {
-		t.Skip("objdump is not installed (package binutils): ", err)
-	}
 	file := filepath.Join(t.TempDir(), "code")
 	if err := os.WriteFile(file, code, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	out, err := exec.Command(path, "-D", "-w", "-b", "binary", "-m", "i386:x86-64", "-M", "intel",
+	out, err := exec.Command(testkit.Command(t, "objdump", "binutils"), "-D", "-w", "-b", "binary", "-m", "i386:x86-64", "-M", "intel",
 		fmt.Sprintf("--adjust-vma=%#x", uint64(at)), file).Output()
 	if err != nil {
 		t.Fatal(err)

@@ -5,11 +5,11 @@ import (
 	"encoding/binary"
 	"math/rand/v2"
 	"os/exec"
-	"path/filepath"
 	"testing"
 
 	"trapless/internal/abi"
 	"trapless/internal/insn/x86"
+	"trapless/internal/testkit"
 )
 
 // The addresses that testdata/run.c maps.
@@ -47,20 +47,6 @@ type outcome struct {
 	Data, Vector          uint64
 }
 
-// runner builds testdata/run.c.
-func runner(t *testing.T) string {
-	t.Helper()
-	gcc, err := exec.LookPath("gcc")
-	if err != nil {
-		t.Skip("gcc is not installed (package gcc): ", err)
-	}
-	bin := filepath.Join(t.TempDir(), "run")
-	if out, err := exec.Command(gcc, "-O1", "-o", bin, "testdata/run.c").CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
-	return bin
-}
-
 // run executes the pieces in a process of their own.
 func run(t *testing.T, pieces []piece) []outcome {
 	t.Helper()
@@ -68,7 +54,7 @@ func run(t *testing.T, pieces []piece) []outcome {
 	if err := binary.Write(&in, binary.LittleEndian, pieces); err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.Command(runner(t))
+	cmd := exec.Command(testkit.CompileFile(t, "testdata/run.c"))
 	cmd.Stdin = &in
 	out, err := cmd.Output()
 	if err != nil {

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"trapless/internal/abi"
+	"trapless/internal/testkit"
 )
 
 // line is one instruction as objdump sees it.
@@ -24,15 +25,11 @@ var objdumpLine = regexp.MustCompile(`^\s*([0-9a-f]+):\t((?:[0-9a-f]{2} )+)\s*\t
 // objdump disassembles code at an address, with one run for all of it.
 func objdump(t *testing.T, code []byte, at abi.Addr) map[abi.Addr]line {
 	t.Helper()
-	path, err := exec.LookPath("objdump")
-	if err != nil {
-		t.Skip("objdump is not installed (package binutils): ", err)
-	}
 	file := filepath.Join(t.TempDir(), "code")
 	if err := os.WriteFile(file, code, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	out, err := exec.Command(path, "-D", "-w", "-b", "binary", "-m", "i386:x86-64", "-M", "intel",
+	out, err := exec.Command(testkit.Command(t, "objdump", "binutils"), "-D", "-w", "-b", "binary", "-m", "i386:x86-64", "-M", "intel",
 		fmt.Sprintf("--adjust-vma=%#x", uint64(at)), file).Output()
 	if err != nil {
 		t.Fatal(err)

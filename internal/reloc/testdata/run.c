@@ -135,7 +135,8 @@ int main(void)
 	memset((void *)goal, 0xcc, 4096);
 	while (fread(&in, sizeof in, 1, stdin) == 1) {
 		prepare();
-		__asm__ volatile("int3" ::: "memory");
+		__asm__ volatile("int3" ::: "memory", "cc", "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7",
+			"xmm8", "xmm9", "xmm10", "xmm11", "xmm12", "xmm13", "xmm14", "xmm15");
 		if (fwrite(&out, sizeof out, 1, stdout) != 1)
 			return 1;
 	}
