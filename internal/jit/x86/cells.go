@@ -1,0 +1,264 @@
+package x86
+
+import (
+	"math"
+	"math/bits"
+
+	bpfasm "github.com/cilium/ebpf/asm"
+
+	"trapless/internal/abi"
+	asm "trapless/internal/asm/x86"
+)
+
+// lookup puts the address of the thread's slot into slotVar. The thread
+// pointer is the word at fs:0, which points to itself (ELF handling for TLS,
+// 3.4.6); the tracer has checked that the target keeps it there.
+//
+// The table has the thread pointer at the position that it hashes to, or else
+// the runtime searches. A thread without a slot goes on in the shared copy.
+func (g *generator) lookup(i int) {
+	l, s, t := g.env.Layout, g.v(slotVar), g.v(temp1)
+	if g.shared {
+		return // the way into this copy led through a lookup
+	}
+	g.Load(8, t, asm.FS(0))
+	g.hash(s, t, l.SlotBits)
+	address(g.Asm, t, g.env.Arena+abi.Addr(l.TPTable))
+	g.Load(8, t, asm.AtIndex(t, s, 8, 0))
+	g.OpRM(asm.Cmp, 8, t, asm.FS(0))
+	miss, hit := g.NewLabel(), g.NewLabel()
+	g.Jcc(asm.NE, miss)
+	g.ShiftI(asm.Shl, 8, s, uint8(l.StrideShift))
+	address(g.Asm, t, g.env.Arena+abi.Addr(l.Slots))
+	g.OpRR(asm.Add, 8, s, t)
+	g.Bind(hit)
+
+	entry := g.NewLabel()
+	g.later(func() {
+		g.Bind(miss)
+		sp := g.enterCall(1)
+		g.CallAddr(g.env.Runtime.slot)
+		g.Load(8, s, asm.At(asm.RSP, 0))
+		g.leaveCall(sp)
+		g.Jcc(asm.E, entry) // the shared slot
+		g.Jmp(hit)
+	})
+	g.later(func() { g.enterShared(i, entry) })
+}
+
+// hash puts the position of x in a table of 1<<size entries into d.
+func (g *generator) hash(d, x asm.Reg, size uint) {
+	g.MovRI(d, abi.HashMul)
+	g.Imul(8, d, x)
+	g.ShiftI(asm.Shr, 8, d, uint8(64-size))
+}
+
+// enterShared binds the way into the shared copy behind the lookup of
+// operation i, and emits the copy when it is wanted for the first time.
+func (g *generator) enterShared(i int, entry asm.Label) {
+	g.Bind(entry)
+	g.shared = true
+	if g.sharedDone {
+		g.Jmp(g.labels[sharedCopy][i])
+		return
+	}
+	g.sharedDone = true
+	g.first = i
+	g.body()
+}
+
+// enterCall makes room for n words of arguments of a runtime routine at the
+// stack pointer, below everything that is in use. leaveCall undoes it.
+func (g *generator) enterCall(n int) int32 {
+	sp := g.sp
+	by := int32(8 * n)
+	if g.frame.move == 0 {
+		by += g.frame.size
+	}
+	g.moveStack(by)
+	return sp
+}
+
+func (g *generator) leaveCall(sp int32) { g.moveStack(sp - g.sp) }
+
+// mapCell emits HelperMapCell.
+func (g *generator) mapCell(o *op) {
+	k := &o.key
+	switch {
+	case k.ml.Kind == abi.PerSlotArray:
+		g.arrayCell(o)
+	case k.ml.KeySize > 8:
+		g.longCell(o)
+	default:
+		g.hashCell(o)
+	}
+}
+
+// arrayCell checks an index that is known only now.
+func (g *generator) arrayCell(o *op) {
+	k, d := &o.key, g.r(bpfasm.R0)
+	switch {
+	case k.known: // and out of range
+		g.nullCell(o, d)
+		return
+	case k.inReg:
+		g.MovRR(4, d, g.v(k.reg))
+	default:
+		g.Load(4, d, g.ebpfStack(k.off))
+	}
+	g.OpRI(asm.Cmp, 4, d, int32(k.ml.MaxEntries))
+	out, in := g.NewLabel(), g.NewLabel()
+	g.Jcc(asm.AE, out)
+	g.cell(k.ml, d)
+	g.Bind(in)
+	g.later(func() {
+		g.Bind(out)
+		g.nullCell(o, d)
+		if o.target < 0 {
+			g.Jmp(in)
+		}
+	})
+}
+
+// nullCell leaves a null pointer in d, and goes where the program tests for it
+// at once.
+func (g *generator) nullCell(o *op, d asm.Reg) {
+	g.OpRR(asm.Xor, 4, d, d)
+	if o.target >= 0 {
+		g.Jmp(g.label(g.follow(o.target)))
+	}
+}
+
+// cell turns a checked position in d into the address of its cell.
+func (g *generator) cell(ml *abi.MapLayout, d asm.Reg) {
+	s := g.v(slotVar)
+	size := ml.ValueSize
+	switch {
+	case size == 8:
+		g.Lea(d, asm.AtIndex(s, d, 8, int32(ml.Cells)))
+		return
+	case size&(size-1) == 0:
+		g.ShiftI(asm.Shl, 8, d, uint8(bits.TrailingZeros(uint(size))))
+	default:
+		g.ImulI(8, d, d, int32(size))
+	}
+	g.Lea(d, asm.AtIndex(s, d, 1, int32(ml.Cells)))
+}
+
+// hashCell looks a key of 8 bytes up where it hashes to. If the directory has
+// another word there, or none, the runtime searches and enters it.
+func (g *generator) hashCell(o *op) {
+	k, d, t := &o.key, g.r(bpfasm.R0), g.v(temp1)
+	ml := k.ml
+	dir := g.env.Arena + abi.Addr(ml.Dir)
+	miss, hit := g.NewLabel(), g.NewLabel()
+	if k.known {
+		g.knownCell(k, d, t, miss)
+	} else {
+		key := g.keyReg(k)
+		g.hash(d, key, ml.DirBits)
+		address(g.Asm, t, dir)
+		g.Load(8, t, asm.AtIndex(t, d, 8, 0))
+		g.OpRI(asm.Xor, 8, t, ml.KeyMask)
+		g.OpRR(asm.Cmp, 8, t, key)
+		g.Jcc(asm.NE, miss)
+		g.OpRI(asm.Cmp, 8, key, ml.KeyMask) // an empty position looks like this key
+		g.Jcc(asm.E, miss)
+		g.cell(ml, d)
+	}
+	g.Bind(hit)
+	g.later(func() { g.hashMiss(o, miss, hit) })
+}
+
+// keyReg is the register that holds the key.
+func (g *generator) keyReg(k *key) asm.Reg {
+	if k.inReg {
+		return g.v(k.reg)
+	}
+	t := g.v(temp2)
+	g.Load(8, t, g.ebpfStack(k.off))
+	return t
+}
+
+// knownCell compares the one directory word where a constant key hashes to.
+func (g *generator) knownCell(k *key, d, t asm.Reg, miss asm.Label) {
+	ml := k.ml
+	pos := k.value * abi.HashMul >> (64 - ml.DirBits)
+	word := int64(k.value) ^ int64(ml.KeyMask)
+	if word == 0 {
+		g.Jmp(miss)
+		return
+	}
+	m := g.global(ml.Dir + 8*pos)
+	if word >= math.MinInt32 && word <= math.MaxInt32 {
+		g.OpMI(asm.Cmp, 8, m, int32(word))
+	} else {
+		g.MovRI(d, uint64(word))
+		g.OpMR(asm.Cmp, 8, m, d)
+	}
+	g.Jcc(asm.NE, miss)
+	g.Lea(d, asm.At(g.v(slotVar), int32(ml.Cells)+int32(pos)*int32(ml.ValueSize)))
+}
+
+func (g *generator) hashMiss(o *op, miss, hit asm.Label) {
+	k, d := &o.key, g.r(bpfasm.R0)
+	g.Bind(miss)
+	sp := g.enterCall(2)
+	switch {
+	case k.known:
+		g.MovRI(d, k.value)
+		g.Store(8, asm.At(asm.RSP, 0), d)
+	case k.inReg:
+		g.Store(8, asm.At(asm.RSP, 0), g.v(k.reg))
+	default:
+		g.Store(8, asm.At(asm.RSP, 0), g.v(temp2))
+	}
+	g.callCell(o, sp)
+	g.Jmp(hit)
+}
+
+// callCell calls the runtime routine of a map. Its first argument is in place.
+func (g *generator) callCell(o *op, sp int32) {
+	d := g.r(bpfasm.R0)
+	g.Store(8, asm.At(asm.RSP, 8), g.v(slotVar))
+	g.CallAddr(g.env.Runtime.cells[o.val(bpfasm.R1).Map])
+	g.Load(8, d, asm.At(asm.RSP, 0))
+	g.leaveCall(sp)
+	if o.target >= 0 {
+		g.Jcc(asm.E, g.label(g.follow(o.target)))
+	}
+}
+
+// longCell looks a key of several words up, by the runtime.
+func (g *generator) longCell(o *op) {
+	d := g.r(bpfasm.R0)
+	sp := g.enterCall(2)
+	g.Lea(d, g.ebpfStack(o.key.off))
+	g.Store(8, asm.At(asm.RSP, 0), d)
+	g.callCell(o, sp)
+}
+
+// ringOutput emits HelperRingbufOutput. The shared slot has no ring that only
+// one thread writes to.
+func (g *generator) ringOutput(o *op) {
+	d, t := g.r(bpfasm.R0), g.v(temp1)
+	if g.shared {
+		m := g.global(abi.HdrMisses)
+		g.Lock()
+		g.IncM(8, m)
+		fail := int64(errAgain)
+		g.MovRI(d, uint64(fail))
+		return
+	}
+	sp := g.enterCall(3)
+	g.Lea(t, g.ebpfStack(o.val(bpfasm.R2).Off))
+	g.Store(8, asm.At(asm.RSP, 0), t)
+	g.StoreI(8, asm.At(asm.RSP, 8), int32(o.val(bpfasm.R3).Const))
+	g.Store(8, asm.At(asm.RSP, 16), g.v(slotVar))
+	g.CallAddr(g.env.Runtime.ring)
+	g.Load(8, d, asm.At(asm.RSP, 0))
+	g.leaveCall(sp)
+}
+
+// errAgain is what a program gets for an event that was dropped: -EAGAIN.
+const errAgain = -11

@@ -1,0 +1,255 @@
+package x86
+
+import (
+	bpfasm "github.com/cilium/ebpf/asm"
+
+	"trapless/internal/abi"
+	asm "trapless/internal/asm/x86"
+	"trapless/internal/bpf"
+)
+
+// generator emits the code of one detour.
+type generator struct {
+	*asm.Asm
+	*unit
+	site  Site
+	env   *Env
+	alloc allocation
+	frame frame
+
+	labels [2][]asm.Label // of each operation, in the hot and in the shared copy
+	shared bool           // the shared copy is being emitted: updates are locked
+	sp     int32          // how far the stack pointer is below the target's
+	first  int            // the operation where the shared copy begins
+	cold   []func()       // what EmitCold is to emit
+
+	sharedDone bool // the shared copy was emitted
+}
+
+// Values of generator.labels' first index.
+const (
+	hotCopy    = 0
+	sharedCopy = 1
+)
+
+// detour emits the path that a hit takes.
+func (g *generator) detour() {
+	if g.follow(0) == g.end() {
+		return
+	}
+	g.newLabels()
+	over := g.NewLabel()
+	if g.frame.flags != 0 {
+		g.moveStack(g.frame.move)
+		g.saveFlags()
+		g.gate(over)
+	} else {
+		g.gate(over)
+		g.moveStack(g.frame.move)
+	}
+	for _, s := range g.frame.saves {
+		if s.reg != asm.RAX || g.frame.flags == 0 {
+			g.Store(8, g.stack(s.off), s.reg)
+		}
+	}
+	g.body()
+	g.Bind(g.labels[hotCopy][g.end()])
+	for _, s := range g.frame.saves {
+		if s.restore && (s.reg != asm.RAX || g.frame.flags == 0) {
+			g.Load(8, s.reg, g.stack(s.off))
+		}
+	}
+	if g.frame.flags == 0 {
+		g.moveStack(-g.frame.move)
+		g.Bind(over)
+		return
+	}
+	g.Bind(over)
+	g.restoreFlags()
+	g.moveStack(-g.frame.move)
+}
+
+func (g *generator) newLabels() {
+	for c := range g.labels {
+		g.labels[c] = make([]asm.Label, len(g.ops))
+		for i := range g.ops {
+			g.labels[c][i] = g.NewLabel()
+		}
+	}
+	// Both copies end in the same place.
+	g.labels[sharedCopy][g.end()] = g.labels[hotCopy][g.end()]
+}
+
+// gate jumps over the programs while they may not run.
+func (g *generator) gate(over asm.Label) {
+	g.OpMI(asm.Cmp, 4, asm.Abs(g.env.Gate), 0)
+	g.Jcc(asm.E, over)
+}
+
+// saveFlags keeps RAX, and the arithmetic flags in the place for flags. LAHF
+// takes all but OF, which SETO adds; PUSHF and POPF would cost ten times more.
+func (g *generator) saveFlags() {
+	if off, ok := g.frame.saveOf(asm.RAX); ok {
+		g.Store(8, g.stack(off), asm.RAX)
+	}
+	g.Lahf()
+	g.Setcc(asm.O, asm.RAX)
+	g.Store(8, g.stack(g.frame.flags), asm.RAX)
+}
+
+// restoreFlags adds 0x7f to AL, which overflows exactly if OF was set.
+func (g *generator) restoreFlags() {
+	g.Load(8, asm.RAX, g.stack(g.frame.flags))
+	g.OpRI(asm.Add, 1, asm.RAX, 0x7f)
+	g.Sahf()
+	if off, ok := g.frame.saveOf(asm.RAX); ok && g.site.LiveRegs.Has(asm.RAX) {
+		g.Load(8, asm.RAX, g.stack(off))
+	}
+}
+
+// moveStack lowers the stack pointer without changing a flag.
+func (g *generator) moveStack(by int32) {
+	if by != 0 {
+		g.Lea(asm.RSP, asm.At(asm.RSP, -by))
+		g.sp += by
+	}
+}
+
+// stack is the memory at off from the stack pointer as the target left it.
+func (g *generator) stack(off int32) asm.Mem { return asm.At(asm.RSP, off+g.sp) }
+
+// ebpfStack is the memory at r10+off.
+func (g *generator) ebpfStack(off int32) asm.Mem { return g.stack(g.frame.r10 + off) }
+
+// follow is the first operation from i on that has an effect, or the end.
+func (g *generator) follow(i int) int {
+	for i != g.end() && g.ops[i].dead {
+		i = g.ops[i].next
+	}
+	return i
+}
+
+// body emits the operations in their order; in the shared copy those from the
+// first on that looks up the slot, for only there the copy is entered.
+func (g *generator) body() {
+	from := 0
+	if g.shared {
+		from = g.first
+	}
+	for i := from; i < g.end(); i++ {
+		if !g.reached(i) || g.ops[i].dead {
+			continue
+		}
+		g.Bind(g.label(i))
+		g.op(i)
+		if to := g.follow(g.ops[i].next); to != g.following(i) {
+			g.Jmp(g.label(to))
+		}
+	}
+}
+
+// following is the operation whose code comes after that of i.
+func (g *generator) following(i int) int {
+	for i++; i < g.end() && (!g.reached(i) || g.ops[i].dead); i++ {
+	}
+	if g.shared && i == g.end() {
+		return -1 // nothing comes after the shared copy
+	}
+	return i
+}
+
+func (g *generator) label(i int) asm.Label {
+	if g.shared {
+		return g.labels[sharedCopy][i]
+	}
+	return g.labels[hotCopy][i]
+}
+
+// later makes EmitCold emit f, in the copy that is being emitted now.
+func (g *generator) later(f func()) {
+	shared := g.shared
+	g.cold = append(g.cold, func() {
+		g.shared = shared
+		f()
+	})
+}
+
+// emitCold emits the cold paths, which may ask for more of them.
+func (g *generator) emitCold() {
+	g.sp = g.frame.move
+	for len(g.cold) > 0 {
+		f := g.cold[0]
+		g.cold = g.cold[1:]
+		f()
+	}
+}
+
+func (g *generator) op(i int) {
+	o := &g.ops[i]
+	if o.lookup {
+		g.lookup(i)
+	}
+	in := o.in
+	switch in.Kind {
+	case bpf.ALU:
+		g.alu(o)
+	case bpf.LoadImm:
+		g.MovRI(g.r(in.Dst), uint64(in.Imm))
+	case bpf.Load:
+		g.load(o)
+	case bpf.Store:
+		g.store(o)
+	case bpf.AtomicRMW:
+		g.atomic(o)
+	case bpf.Jump:
+		g.jump(o)
+	case bpf.CallHelper:
+		switch bpfasm.BuiltinFunc(in.Imm) {
+		case bpf.HelperExit:
+			g.StoreI(8, g.global(abi.HdrStop), 1)
+		case bpf.HelperMapCell:
+			g.mapCell(o)
+		case bpf.HelperRingbufOutput:
+			g.ringOutput(o)
+		}
+	}
+}
+
+// r is the register of an eBPF register.
+func (g *generator) r(r bpfasm.Register) asm.Reg { return g.v(variable(r)) }
+
+// v is the register of a variable.
+func (g *generator) v(v variable) asm.Reg {
+	r := g.alloc.reg[v]
+	if r == asm.NoReg {
+		panic("BUG: jit: a variable without a register is used")
+	}
+	return r
+}
+
+// address puts an address into d, by the shortest instruction.
+func address(a *asm.Asm, d asm.Reg, to abi.Addr) {
+	if to>>32 != 0 && near(a, to) {
+		a.Lea(d, asm.Abs(to))
+	} else {
+		a.MovRI(d, uint64(to))
+	}
+}
+
+// near reports whether code here can refer to an address relative to its own.
+func near(a *asm.Asm, to abi.Addr) bool {
+	const reach = 1<<31 - 1<<10 // less the longest instruction, and displacements
+	dist := int64(to - a.PC())
+	return -reach < dist && dist < reach
+}
+
+// global is the memory at an offset in the arena. It may use temp1.
+func (g *generator) global(off uint64) asm.Mem {
+	to := g.env.Arena + abi.Addr(off)
+	if near(g.Asm, to) {
+		return asm.Abs(to)
+	}
+	t := g.v(temp1)
+	g.MovRI(t, uint64(to))
+	return asm.At(t, 0)
+}

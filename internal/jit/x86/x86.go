@@ -1,0 +1,110 @@
+// Package x86 compiles verified eBPF programs to x86-64 machine code that runs
+// inside a target, inlined in a detour.
+//
+// Emit writes the programs of one site at the place where the site's
+// instructions are about to run: what it emits finds the registers as the
+// target left them, runs the programs, restores what it used and falls through.
+// EmitCold then writes the code that is seldom run, anywhere near. The code
+// calls the routines of a Runtime, which is compiled once for a code region,
+// and works on an arena whose layout and address are in Env.
+//
+// A detour's path is: test the gate, save the registers that are live at the
+// site and written by the programs, find the thread's slot by its thread
+// pointer, run the programs, restore. All of it holds no lock, uses no vector
+// register and may be interrupted at any instruction by a signal whose handler
+// comes to the same site. Each update of a cell in the thread's own slot is one
+// plain instruction, and therefore exact. A thread that has no slot of its own
+// continues in a second copy of the programs, in the cold part, in which
+// updates are locked.
+//
+// The package is pure: programs, facts and addresses come in, bytes go out, the
+// same for the same input. Nothing that the code loads from the arena becomes
+// part of an address unless it is masked or checked.
+package x86
+
+import (
+	"errors"
+	"fmt"
+
+	"trapless/internal/abi"
+	asm "trapless/internal/asm/x86"
+	"trapless/internal/bpf"
+)
+
+// Env is where the code runs.
+type Env struct {
+	Gate    abi.Addr // a 32-bit word, nonzero while programs may run; within 2 GB of the code
+	Arena   abi.Addr // where the target has mapped the arena
+	Layout  *abi.Layout
+	TGID    uint32   // of the target, as HelperGetCurrentPidTgid tells it
+	Runtime *Runtime // of the same Gate, Arena and Layout; within 2 GB of the code
+}
+
+// Site is what is known where the programs run.
+type Site struct {
+	Addr        abi.Addr   // the site's address, which programs see as the instruction pointer
+	LiveRegs    asm.RegSet // registers whose value the target may still need
+	FlagsLive   bool       // the target may still need a flag
+	RedZoneLive bool       // the target may use the 128 bytes below its stack pointer
+}
+
+// ErrCompile wraps every reason why verified programs cannot be compiled for a
+// site.
+var ErrCompile = errors.New("compile for x86-64")
+
+// Detour is the code of one site that Emit has begun and EmitCold ends.
+type Detour struct{ g *generator }
+
+// Emit emits the programs, one after the other. Nothing is emitted when they
+// have no effect. The caller emits what comes next at the site, and calls
+// EmitCold later.
+func Emit(a *asm.Asm, progs []*bpf.Verified, site Site, env *Env) (*Detour, error) {
+	if err := checkEnv(progs, env); err != nil {
+		return nil, err
+	}
+	u := newUnit(progs, env)
+	u.analyse()
+	g := &generator{Asm: a, unit: u, site: site, env: env}
+	g.alloc = allocate(u, site)
+	g.frame = layoutFrame(u, g.alloc, site)
+	g.detour()
+	return &Detour{g}, nil
+}
+
+// EmitCold emits the code that the detour seldom runs. It is called once.
+func (d *Detour) EmitCold(a *asm.Asm) {
+	d.g.Asm = a
+	d.g.emitCold()
+}
+
+// FrameSize is how far below the target's stack pointer the programs' own data
+// reach, in bytes; calls of the runtime need at most RuntimeStack more.
+func (d *Detour) FrameSize() int { return int(max(d.g.frame.size, d.g.frame.move)) }
+
+// RuntimeStack is what a call of the runtime needs of the stack, in bytes.
+const RuntimeStack = 128
+
+func checkEnv(progs []*bpf.Verified, env *Env) error {
+	l := env.Layout
+	if l.StrideShift > 30 {
+		return fmt.Errorf("%w: slots of %d bytes; the maps are too large", ErrCompile, uint64(1)<<l.StrideShift)
+	}
+	for _, p := range progs {
+		if err := bpf.CheckMaps(p, l); err != nil {
+			return fmt.Errorf("%w: %w", ErrCompile, err)
+		}
+		if l.RingSize == 0 && usesRing(p) {
+			return fmt.Errorf("%w: program %s writes events, but the arena has no rings", ErrCompile, p.Name())
+		}
+	}
+	return nil
+}
+
+func usesRing(p *bpf.Verified) bool {
+	for i, in := range p.Insns() {
+		if p.Before(i) != nil && isCall(&in, bpf.HelperRingbufOutput) {
+			return true
+		}
+	}
+	return false
+}
