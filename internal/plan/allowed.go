@@ -1,0 +1,120 @@
+package plan
+
+import (
+	"math"
+	"slices"
+
+	"trapless/internal/abi"
+)
+
+// alignment of detours where the window leaves the choice: a fetch block.
+const alignment = 16
+
+// jumpBase is the address from which the window's rel32 counts.
+func (w *Window) jumpBase() abi.Addr {
+	if w.Call {
+		return w.End()
+	}
+	return w.Start + jmpLen
+}
+
+// firstIn is the first place for size bytes in a range that the window allows
+// and that is in its reach.
+func (w *Window) firstIn(r abi.Range, size int) (abi.Addr, bool) {
+	r = intersect(r, w.reach)
+	if r.Len() < uint64(size) {
+		return 0, false
+	}
+	at, ok := w.next(r.Start)
+	if !ok || at > r.End-abi.Addr(size) {
+		return 0, false
+	}
+	if aligned := (at + alignment - 1) &^ (alignment - 1); aligned <= r.End-abi.Addr(size) && w.Allows(aligned) {
+		return aligned, true
+	}
+	return at, true
+}
+
+// next is the first address at or above a that the window allows.
+func (w *Window) next(a abi.Addr) (abi.Addr, bool) {
+	rel := int64(a - w.jumpBase())
+	if rel > math.MaxInt32 {
+		return 0, false
+	}
+	digits, ok := w.nextDigits(digitsOf(max(rel, math.MinInt32)))
+	return w.jumpBase() + abi.Addr(digits.rel()), ok
+}
+
+// digits are the bytes of a rel32, lowest first, as a number that grows with
+// it: the sign bit is turned over.
+type digits [4]byte
+
+const sign = 0x80
+
+func digitsOf(rel int64) digits {
+	return digits{byte(rel), byte(rel >> 8), byte(rel >> 16), byte(rel>>24) ^ sign}
+}
+
+func (d digits) rel() int64 {
+	return int64(int32(uint32(d[0]) | uint32(d[1])<<8 | uint32(d[2])<<16 | uint32(d[3]^sign)<<24))
+}
+
+// nextDigits is the smallest number not below d whose constrained digits trap.
+func (w *Window) nextDigits(d digits) (digits, bool) {
+	for i := len(d) - 1; i >= 0; i-- {
+		if w.fits(i, d[i]) {
+			continue
+		}
+		// The digits above stay if this one can be raised, else they are
+		// raised themselves; those below become as small as possible.
+		for ; i < len(d); i++ {
+			if v, ok := w.raise(i, d[i]); ok {
+				d[i] = v
+				for k := range i {
+					d[k] = w.least(k)
+				}
+				return d, true
+			}
+		}
+		return d, false
+	}
+	return d, true
+}
+
+// fits reports whether digit i may be v.
+func (w *Window) fits(i int, v byte) bool {
+	if i == 3 {
+		v ^= sign
+	}
+	return !w.need[i] || trapping[v]
+}
+
+// raise is the smallest value above v that digit i may have.
+func (w *Window) raise(i int, v byte) (byte, bool) {
+	for n := int(v) + 1; n <= math.MaxUint8; n++ {
+		if w.fits(i, byte(n)) {
+			return byte(n), true
+		}
+	}
+	return 0, false
+}
+
+func (w *Window) least(i int) byte {
+	switch {
+	case !w.need[i]:
+		return 0
+	case i == 3:
+		return leastTop
+	}
+	return leastTrap
+}
+
+// leastTrap is the smallest trapping byte, leastTop the smallest as the top
+// digit.
+var leastTrap, leastTop = func() (byte, byte) {
+	var tops []byte
+	for _, b := range Traps {
+		tops = append(tops, b^sign)
+	}
+	return slices.Min(Traps[:]), slices.Min(tops)
+}()

@@ -1,0 +1,164 @@
+package plan
+
+import (
+	"cmp"
+	"slices"
+
+	"trapless/internal/abi"
+	insn "trapless/internal/insn/x86"
+)
+
+// body is what a function's code tells when it is read once from its start to
+// its end.
+type body struct {
+	f     *Func
+	insts []insn.Inst
+	at    []int // offset of each instruction
+	stop  int   // offset behind the last instruction that was decoded
+	err   error // why that is not the end, nil if it is
+
+	entries []entry // sorted by where they lead
+	unknown string  // what may jump to unknown places in the function, "" if nothing
+	twofold []int   // sorted indices of instructions that a jump into them makes ambiguous
+}
+
+// entry is a place in the function that is entered by other ways than from the
+// instruction before it.
+type entry struct {
+	to, from int // offsets; from is outside when the source is not in the function
+	how      how
+}
+
+const outside = -1
+
+// how an entry is entered.
+type how string
+
+const (
+	byBranch  how = "a jump"
+	byCall    how = "a call"
+	byAddress how = "code that takes its address"
+	byEndbr   how = "an indirect jump (endbr64)"
+	byInbound how = "code outside the function"
+)
+
+// read decodes the function. It costs one pass over the code.
+func read(f *Func) *body {
+	b := &body{f: f}
+	for b.stop < len(f.Code) {
+		in, err := insn.Decode(f.Code[b.stop:], insn.Mode64)
+		if err != nil {
+			b.err = err
+			b.unknown = "the bytes at " + b.addr(b.stop).String() + ", which cannot be decoded"
+			break
+		}
+		b.insts, b.at = append(b.insts, in), append(b.at, b.stop)
+		b.stop += int(in.Len)
+	}
+	b.collect()
+	b.markTwofold()
+	return b
+}
+
+func (b *body) addr(off int) abi.Addr { return b.f.Start + abi.Addr(off) }
+
+// collect finds the entries.
+func (b *body) collect() {
+	for i, in := range b.insts {
+		off := b.at[i]
+		at := b.addr(off)
+		if to, ok := in.Target(at); ok && in.Branch != insn.BranchAbs {
+			b.enter(to, off, branchHow(in))
+		}
+		switch {
+		case in.Branch == insn.BranchJmpInd && !in.RIPRel():
+			b.unknown = "the indirect jump at " + at.String()
+		case isLea(in) && in.RIPRel():
+			to := at + abi.Addr(in.Len) + abi.Addr(int64(in.Disp))
+			b.enter(to, off, byAddress)
+		case isEndbr64(in) && off != 0:
+			b.entries = append(b.entries, entry{off, outside, byEndbr})
+		}
+	}
+	for _, to := range b.f.Inbound {
+		b.enter(to, outside, byInbound)
+	}
+	slices.SortFunc(b.entries, func(x, y entry) int {
+		return cmp.Or(cmp.Compare(x.to, y.to), cmp.Compare(x.from, y.from), cmp.Compare(x.how, y.how))
+	})
+}
+
+func branchHow(in insn.Inst) how {
+	if in.Branch == insn.BranchCall {
+		return byCall
+	}
+	return byBranch
+}
+
+// enter notes an entry, if it is in the function or its padding.
+func (b *body) enter(to abi.Addr, from int, h how) {
+	if to >= b.f.Start && to < b.f.End()+abi.Addr(len(b.f.Pad)) {
+		b.entries = append(b.entries, entry{int(to - b.f.Start), from, h})
+	}
+}
+
+// entriesIn are the entries in the open interval of offsets (lo, hi).
+func (b *body) entriesIn(lo, hi int) []entry {
+	first, _ := slices.BinarySearchFunc(b.entries, lo+1, func(e entry, off int) int { return cmp.Compare(e.to, off) })
+	last := first
+	for last < len(b.entries) && b.entries[last].to < hi {
+		last++
+	}
+	return b.entries[first:last]
+}
+
+// find is the index of the instruction at an offset.
+func (b *body) find(off int) (int, bool) { return slices.BinarySearch(b.at, off) }
+
+// containing is the index of the instruction that holds the byte at an offset.
+// Precondition: the offset is below stop.
+func (b *body) containing(off int) int {
+	i, exact := b.find(off)
+	if exact {
+		return i
+	}
+	return i - 1
+}
+
+// markTwofold follows each jump into the middle of an instruction until its
+// reading meets the first one again. (A jump behind a lock prefix is the usual
+// case.) All instructions passed have two readings.
+func (b *body) markTwofold() {
+	for _, e := range b.entries {
+		if _, ok := b.find(e.to); ok || e.to >= b.stop || e.how == byAddress {
+			continue
+		}
+		for off := e.to; off < b.stop; {
+			i, boundary := b.find(off)
+			if boundary {
+				break
+			}
+			b.twofold = append(b.twofold, i-1)
+			in, err := insn.Decode(b.f.Code[off:], insn.Mode64)
+			if err != nil {
+				break
+			}
+			off += int(in.Len)
+		}
+	}
+	slices.Sort(b.twofold)
+	b.twofold = slices.Compact(b.twofold)
+}
+
+func (b *body) isTwofold(i int) bool {
+	_, ok := slices.BinarySearch(b.twofold, i)
+	return ok
+}
+
+func isLea(in insn.Inst) bool {
+	return in.Enc != insn.EncVEX && in.Enc != insn.EncEVEX && in.Map == 0 && in.Opcode == 0x8d
+}
+
+func isEndbr64(in insn.Inst) bool {
+	return in.Map == 1 && in.Opcode == 0x1e && in.ModRM == 0xfa && in.Prefixes&insn.PrefixRep != 0
+}

@@ -1,0 +1,134 @@
+// Package plan decides how sites are patched. It takes the code of a function,
+// the sites asked for in it and facts about the target, and returns a Window
+// for each site that can be patched, and a Refusal with a stable reason for
+// each that cannot.
+//
+// Analyze decodes the function from its start, so that instruction boundaries
+// are certain, and collects everything that may enter a window elsewhere than
+// at its start. A window then tells which addresses its jump may lead to
+// (Allows), the bytes to write (Patch), and how its instructions run at
+// another place (EmitRelocated). A Space knows the free stretches of the
+// target's address space and picks the addresses that a window allows.
+//
+// # Why a window is safe
+//
+// Its first bytes become jmp rel32. A thread, a saved program counter or an
+// unknown indirect jump may still arrive at an instruction boundary inside the
+// window. Each such byte is therefore one of Traps, which raise SIGTRAP or
+// SIGILL whatever follows, and the target's handlers continue at the moved
+// instruction. For the bytes of rel32 this constrains the address jumped to;
+// bytes after it are breakpoints. Known jumps into the inside would be correct
+// but slow, and are avoided.
+//
+// A site whose instruction is at least five bytes long needs nothing of this:
+// it has no inside (tactic single).
+//
+// The package is pure: it knows bytes and addresses, no process, no file and
+// no program. Its results depend on its arguments alone.
+package plan
+
+import (
+	"trapless/internal/abi"
+	asm "trapless/internal/asm/x86"
+	insn "trapless/internal/insn/x86"
+)
+
+// Func is a function, or a part of one that has a symbol of its own.
+type Func struct {
+	Name    string
+	Aliases []string // further symbols at the same address
+	Start   abi.Addr
+	Code    []byte // the body
+	Pad     []byte // what lies between the body's end and the next function, as far as it is known
+	Entry   bool   // Start is a call's target that follows the ABI: not a .cold part, not a label
+
+	// Inbound are addresses inside the function to which code outside of it
+	// is known to jump: direct branches (see FindInbound) and landing pads.
+	Inbound []abi.Addr
+	// InboundKnown says that Inbound holds all direct branches. Without it,
+	// windows of several instructions need trap handlers.
+	InboundKnown bool
+}
+
+// End is the address behind the body.
+func (f *Func) End() abi.Addr { return f.Start + abi.Addr(len(f.Code)) }
+
+// Facts are what a plan must know about the target.
+type Facts struct {
+	// TrapsHandled: SIGTRAP and SIGILL handlers continue at the moved
+	// instruction. Without them, a window of several instructions is made
+	// only where nothing but its start can be entered.
+	TrapsHandled bool
+	// FaultsDefault: SIGSEGV, SIGBUS and SIGFPE are SIG_DFL.
+	FaultsDefault bool
+	// FaultsMapped: the handlers of these signals see the original program
+	// counter of a moved instruction.
+	FaultsMapped bool
+	// NoTouch are ranges that no patch may overlap.
+	NoTouch []NoTouch
+}
+
+// NoTouch is a range that no patch may overlap, and why.
+type NoTouch struct {
+	Range  abi.Range
+	Reason Reason // RSeq or Blacklisted
+	Name   string // for people
+}
+
+// Tactic is the way a site is patched.
+type Tactic string
+
+// The tactics, cheapest first.
+const (
+	Single   Tactic = "single" // one instruction of at least five bytes, or a direct call
+	Multiple Tactic = "window" // several instructions, or one and the padding behind it
+)
+
+// Window is the plan for one site: the bytes that a patch overwrites, and all
+// that is needed to run them elsewhere.
+type Window struct {
+	Func   *Func
+	Site   abi.Addr // where the probe was asked for
+	Start  abi.Addr // first byte of the window
+	Len    int      // bytes, at least five
+	Tactic Tactic
+	Insts  []Inst // the whole window, without gaps
+	Old    []byte // what the target's bytes must be
+
+	// Call: the site is a direct call. The patch changes its target only, so
+	// at the detour the return address has been pushed already: the stack
+	// pointer at the site was 8 higher. The relocated code is a jump to the
+	// callee.
+	Call bool
+	// AtEntry: the site is the entry of a function that follows the ABI.
+	AtEntry bool
+	// RedZoneLive: the 128 bytes below the stack pointer may be in use.
+	RedZoneLive bool
+
+	// LiveRegs may be read before they are overwritten, from the site on.
+	LiveRegs asm.RegSet
+	// LiveFlags are the status flags of which that is true.
+	LiveFlags insn.Flags
+	FlagsLive bool // LiveFlags is not empty
+
+	// Slow are boundaries inside the window to which known jumps lead. Each
+	// such jump costs a trap.
+	Slow []abi.Addr
+
+	need  [4]bool // bytes of rel32, lowest first, that must be one of Traps
+	reach abi.Range
+}
+
+// Inst is one instruction of a window.
+type Inst struct {
+	insn.Inst
+	Off   int // from the window's start
+	Moved int // offset in the relocated code; the size there is reloc's
+	Pad   bool
+}
+
+// End is the address behind the window, where the relocated code jumps back to.
+func (w *Window) End() abi.Addr { return w.Start + abi.Addr(w.Len) }
+
+// Range is the window's bytes.
+func (w *Window) Range() abi.Range { return abi.Range{Start: w.Start, End: w.End()} }

@@ -1,0 +1,90 @@
+package plan
+
+import (
+	"trapless/internal/abi"
+)
+
+// checkUse applies the rules for windows that have an inside.
+func (p *planner) checkUse(w *Window) *Refusal {
+	if p.blocked == "" {
+		return nil
+	}
+	if w.Tactic != Single {
+		return refuse(w.Site, BlockedSignals, "%s: %s; a window of several instructions needs signals", p.f.Name, p.blocked)
+	}
+	if in := w.Insts[0]; in.Effects().CanFault() {
+		return refuse(w.Site, BlockedSignals, "%s: %s, and %s may fault", p.f.Name, p.blocked, in.Mnemonic())
+	}
+	return nil
+}
+
+// checkRange refuses what facts forbid.
+func (p *planner) checkRange(w *Window) *Refusal {
+	for _, n := range p.facts.NoTouch {
+		if n.Range.Overlaps(w.Range()) {
+			return refuse(w.Site, n.Reason, "its window %v to %v overlaps %s", w.Start, w.End(), n.Name)
+		}
+	}
+	return nil
+}
+
+// checkEntries looks at everything that may enter the window elsewhere than at
+// its start.
+//
+//   - A jump from inside the window is harmless: it is moved too, and its
+//     target with it.
+//   - A jump into the middle of an instruction is never allowed, because no
+//     trapping byte stands there.
+//   - A known entry at a boundary works by a trap. It is accepted with trap
+//     handlers, but not if it closes a loop (its source lies behind it), which
+//     could trap without end.
+//   - Unknown jumps are accepted with trap handlers.
+func (p *planner) checkEntries(w *Window) *Refusal {
+	lo := int(w.Start - p.f.Start)
+	hi := lo + w.Len
+	for _, e := range p.entriesIn(lo, hi) {
+		at := p.addr(e.to)
+		boundary := w.isBoundary(e.to - lo)
+		switch {
+		case boundary && e.how == byBranch && e.from >= lo && e.from < hi:
+			continue
+		case !boundary:
+			return refuse(w.Site, JumpInside, "%s leads to %v, into an instruction of the window", e.how, at)
+		case e.how == byBranch && e.from > e.to:
+			return refuse(w.Site, JumpInside, "the jump at %v closes a loop at %v, inside the window of %d bytes",
+				p.addr(e.from), at, w.Len)
+		case !p.facts.TrapsHandled:
+			return refuse(w.Site, JumpInside, "%s leads to %v, inside the window of %d bytes", e.how, at, w.Len)
+		}
+		w.addSlow(at)
+	}
+	return p.checkUnknown(w)
+}
+
+func (w *Window) isBoundary(off int) bool {
+	for _, in := range w.Insts {
+		if in.Off == off {
+			return true
+		}
+	}
+	return false
+}
+
+func (w *Window) addSlow(at abi.Addr) {
+	if n := len(w.Slow); n == 0 || w.Slow[n-1] != at {
+		w.Slow = append(w.Slow, at)
+	}
+}
+
+// checkUnknown looks at jumps of which it is not known where they go.
+func (p *planner) checkUnknown(w *Window) *Refusal {
+	switch {
+	case w.Tactic == Single || p.facts.TrapsHandled:
+		return nil
+	case p.unknown != "":
+		return refuse(w.Site, IndirectJump, "%s may lead into the window of %d bytes", p.unknown, w.Len)
+	case !p.f.InboundKnown:
+		return refuse(w.Site, IndirectJump, "code outside of %s may jump into the window of %d bytes", p.f.Name, w.Len)
+	}
+	return nil
+}

@@ -1,0 +1,285 @@
+package plan
+
+import (
+	"math"
+	"slices"
+
+	"trapless/internal/abi"
+)
+
+// Mapping is one mapping of the target.
+type Mapping struct {
+	Range abi.Range
+	Name  string // as /proc/PID/maps has it; [heap] and [stack] matter
+}
+
+// SpaceConfig says what a Space may use.
+type SpaceConfig struct {
+	Maps []Mapping
+	// Brk is where the heap may begin to grow although there is no [heap]
+	// yet (start_brk, field 47 of /proc/PID/stat); 0 keeps nothing free.
+	Brk abi.Addr
+	// StackLimit is RLIMIT_STACK in bytes; 0 stands for the usual 8 MB.
+	StackLimit uint64
+	// RegionSize is the greatest size of a region in bytes, whole pages; 0
+	// stands for the 16 MB within which the top byte of rel32 stays the same.
+	RegionSize uint64
+	// RegionHead is kept for the caller at the start of each region, in
+	// bytes, whole pages.
+	RegionHead uint64
+	// Regions is the greatest number of regions; 0 stands for 64.
+	Regions int
+}
+
+const (
+	slotSize     = 1 << 24 // addresses with the same top byte of rel32
+	lowest       = 1 << 20 // keeps null pointers with an offset unmapped
+	highest      = 0x7ffffffff000
+	neighbour    = 1 << 20 // the kernel's stack_guard_gap: keeps MAP_GROWSDOWN mappings growing
+	stackReserve = 128 << 20
+	stackMost    = 1 << 40 // of an unlimited stack, what is kept free
+	regionLimit  = 64
+)
+
+// Space knows the free address space of a target and picks addresses in it for
+// detours. It reserves regions, each to be mapped as one, and hands out pieces
+// of them; a piece is never handed out twice. It is deterministic.
+type Space struct {
+	config  SpaceConfig
+	free    []abi.Range // outside of all mappings and regions, ascending
+	regions []*region
+}
+
+// region is a stretch reserved for detours.
+type region struct {
+	whole abi.Range
+	free  []abi.Range // ascending
+}
+
+// NewSpace computes the free address space.
+//
+// Kept out, besides the mappings themselves and 1 MB around each: everything
+// above the heap up to the next mapping, for brk; and below the main stack its
+// limit, at least 128 MB as the kernel's own layout leaves.
+func NewSpace(c SpaceConfig) *Space {
+	if c.RegionSize == 0 {
+		c.RegionSize = slotSize
+	}
+	if c.Regions == 0 {
+		c.Regions = regionLimit
+	}
+	s := &Space{config: c, free: []abi.Range{{Start: lowest, End: highest}}}
+	for _, m := range c.Maps {
+		s.free = subtract(s.free, s.guarded(m))
+	}
+	if c.Brk != 0 {
+		s.free = subtract(s.free, abi.Range{Start: c.Brk, End: s.nextMapping(c.Brk)})
+	}
+	return s
+}
+
+// guarded is a mapping with its guard distances.
+func (s *Space) guarded(m Mapping) abi.Range {
+	g := abi.Range{Start: below(m.Range.Start, neighbour), End: above(m.Range.End, neighbour)}
+	switch m.Name {
+	case "[heap]":
+		g.End = s.nextMapping(m.Range.End)
+	case "[stack]":
+		limit := min(s.config.StackLimit, stackMost)
+		g.Start = below(m.Range.Start, neighbour+max(limit, stackReserve))
+	}
+	return g
+}
+
+// nextMapping is the start of the first mapping at or above an address.
+func (s *Space) nextMapping(a abi.Addr) abi.Addr {
+	next := abi.Addr(math.MaxUint64)
+	for _, m := range s.config.Maps {
+		if m.Range.Start >= a {
+			next = min(next, m.Range.Start)
+		}
+	}
+	return next
+}
+
+// subtract takes a range out of an ascending list of ranges.
+func subtract(list []abi.Range, out abi.Range) []abi.Range {
+	var rest []abi.Range
+	for _, r := range list {
+		if !r.Overlaps(out) {
+			rest = append(rest, r)
+			continue
+		}
+		if r.Start < out.Start {
+			rest = append(rest, abi.Range{Start: r.Start, End: out.Start})
+		}
+		if out.End < r.End {
+			rest = append(rest, abi.Range{Start: out.End, End: r.End})
+		}
+	}
+	return rest
+}
+
+// Regions are the reserved stretches, in the order in which Pick came to need
+// them. Each must be mapped, whole, before a detour in it is used.
+func (s *Space) Regions() []abi.Range {
+	var all []abi.Range
+	for _, r := range s.regions {
+		all = append(all, r.whole)
+	}
+	return all
+}
+
+// Pick reserves size bytes at an address that the window allows and from which
+// everything that its instructions refer to is in reach.
+func (s *Space) Pick(w *Window, size int) (abi.Addr, *Refusal) {
+	if at, r := s.bestFit(w, size); r != nil {
+		r.take(at, size)
+		return at, nil
+	}
+	if len(s.regions) == s.config.Regions {
+		return 0, refuse(w.Site, NoSpringboard, "all %d regions for detours are in use", len(s.regions))
+	}
+	at, ok := s.reserve(w, size)
+	if !ok {
+		return 0, refuse(w.Site, NoSpringboard,
+			"no free address within 2 GB gives a jump whose bytes at offsets %v of the window trap", w.Boundaries())
+	}
+	r := s.regions[len(s.regions)-1]
+	r.take(at, size)
+	return at, nil
+}
+
+// bestFit finds the place in the smallest free piece that holds it.
+func (s *Space) bestFit(w *Window, size int) (abi.Addr, *region) {
+	var at abi.Addr
+	var in *region
+	best := uint64(math.MaxUint64)
+	for _, r := range s.regions {
+		for _, f := range r.free {
+			if f.Len() >= best || f.Len() < uint64(size) {
+				continue
+			}
+			if a, ok := w.firstIn(f, size); ok {
+				at, in, best = a, r, f.Len()
+			}
+		}
+	}
+	return at, in
+}
+
+func (r *region) take(at abi.Addr, size int) {
+	r.free = subtract(r.free, abi.Range{Start: at, End: at + abi.Addr(size)})
+}
+
+// reserve makes a new region that holds a place for the window: a large one if
+// there is one, else any. It is the last of s.regions afterwards.
+func (s *Space) reserve(w *Window, size int) (abi.Addr, bool) {
+	for _, least := range []uint64{s.config.RegionSize / 2, abi.PageSize} {
+		for _, slot := range w.slots() {
+			for _, f := range s.free {
+				piece := intersect(pages(slot), f)
+				if piece.Len() < least {
+					continue
+				}
+				room := piece
+				room.Start = min(room.Start+abi.Addr(s.config.RegionHead), room.End)
+				if at, ok := w.firstIn(room, size); ok {
+					s.addRegion(piece, at, size)
+					return at, true
+				}
+			}
+		}
+	}
+	return 0, false
+}
+
+// addRegion reserves up to RegionSize bytes of a free piece, with the place at
+// an address in it.
+func (s *Space) addRegion(piece abi.Range, at abi.Addr, size int) {
+	first := at.PageDown() - abi.Addr(s.config.RegionHead)
+	want := max(s.config.RegionSize, uint64((at+abi.Addr(size)).PageUp()-first))
+	whole := piece
+	if piece.Len() > want {
+		whole.Start = min(first, piece.End-abi.Addr(want))
+		whole.End = whole.Start + abi.Addr(want)
+	}
+	s.free = subtract(s.free, whole)
+	s.Adopt(whole, nil)
+}
+
+// Adopt adds a region that is mapped already and the pieces of it that are in
+// use. Its head is kept out as that of any region.
+func (s *Space) Adopt(whole abi.Range, used []abi.Range) {
+	free := []abi.Range{{Start: whole.Start + abi.Addr(s.config.RegionHead), End: whole.End}}
+	for _, u := range used {
+		free = subtract(free, u)
+	}
+	s.regions = append(s.regions, &region{whole: whole, free: free})
+}
+
+// PickIn reserves size bytes anywhere in region number i, for code that no
+// window leads to. It reports false if there is no room.
+func (s *Space) PickIn(i, size int) (abi.Addr, bool) {
+	r := s.regions[i]
+	for _, f := range r.free {
+		at := (f.Start + alignment - 1) &^ (alignment - 1)
+		if at < f.End && uint64(f.End-at) >= uint64(size) {
+			r.take(at, size)
+			return at, true
+		}
+	}
+	return 0, false
+}
+
+func pages(r abi.Range) abi.Range {
+	return abi.Range{Start: r.Start.PageUp(), End: r.End.PageDown()}
+}
+
+// intersect is empty, with Len 0, when the ranges share nothing.
+func intersect(x, y abi.Range) abi.Range {
+	r := abi.Range{Start: max(x.Start, y.Start), End: min(x.End, y.End)}
+	r.End = max(r.End, r.Start)
+	return r
+}
+
+// slots are the ranges in which to look for a region, best first: those that
+// give rel32 a trapping top byte, because all windows of a module can share
+// them, then, if the window does not need that, everything in reach.
+//
+// A position-independent image has its heap and its libraries above it and
+// nothing below, so slots below come first there; a fixed one lies so low that
+// there is no place below.
+func (w *Window) slots() []abi.Range {
+	tops := slices.Concat(topsBelow, topsAbove)
+	if w.Start < 1<<32 {
+		tops = slices.Concat(topsAbove, topsBelow)
+	}
+	from := w.jumpBase()
+	var slots []abi.Range
+	for _, top := range tops {
+		start := int64(from) + int64(top)*slotSize
+		if start > 0 {
+			slots = append(slots, abi.Range{Start: abi.Addr(start), End: abi.Addr(start) + slotSize})
+		}
+	}
+	if !w.need[3] {
+		slots = append(slots, w.reach)
+	}
+	return slots
+}
+
+// topsBelow and topsAbove are the trapping top bytes as signed numbers,
+// nearest first.
+var topsBelow, topsAbove = func() (below, above []int) {
+	for _, b := range Traps {
+		if top := int(int8(b)); top < 0 {
+			below = append(below, top)
+		} else {
+			above = append(above, top)
+		}
+	}
+	slices.SortFunc(below, func(x, y int) int { return y - x })
+	slices.Sort(above)
+	return below, above
+}()

@@ -1,0 +1,231 @@
+package plan
+
+import (
+	"errors"
+	"slices"
+
+	"trapless/internal/abi"
+	insn "trapless/internal/insn/x86"
+	"trapless/internal/reloc"
+)
+
+// Analyze plans all sites of a function together, in the order of their
+// addresses; a site that is given twice is planned once. Windows never
+// overlap. Each site appears either in a window or in a refusal.
+func Analyze(f *Func, sites []abi.Addr, facts *Facts) ([]*Window, []*Refusal) {
+	sites = slices.Clone(sites)
+	slices.Sort(sites)
+	sites = slices.Compact(sites)
+	var refusals []*Refusal
+	if r := checkFunc(f); r != nil {
+		for _, site := range sites {
+			refusals = append(refusals, refuse(site, NoCode, "%s", r.Detail))
+		}
+		return nil, refusals
+	}
+	p := &planner{body: read(f), facts: facts, text: slices.Concat(f.Code, f.Pad), blocked: blockedSignals(f)}
+	var windows []*Window
+	var busy abi.Range // the last window made
+	for _, site := range sites {
+		if busy.Contains(site) {
+			refusals = append(refusals, refuse(site, WindowOverlap, "it lies in the window of the site at %v", busy.Start))
+			continue
+		}
+		w, r := p.window(site)
+		if r != nil {
+			refusals = append(refusals, r)
+			continue
+		}
+		busy = w.Range()
+		windows = append(windows, w)
+	}
+	return windows, refusals
+}
+
+func checkFunc(f *Func) *Refusal {
+	end := f.End() + abi.Addr(len(f.Pad))
+	switch {
+	case len(f.Code) == 0:
+		return refuse(f.Start, NoCode, "%s has no code", f.Name)
+	case f.Start == 0 || end < f.Start:
+		return refuse(f.Start, NoCode, "%s lies at %v to %v, which is no range of addresses", f.Name, f.Start, end)
+	}
+	return nil
+}
+
+// planner plans the windows of one function.
+type planner struct {
+	*body
+	facts   *Facts
+	text    []byte // the code and the padding behind it
+	blocked string // why signals are blocked here, "" if they are not
+}
+
+// window plans one site.
+func (p *planner) window(site abi.Addr) (*Window, *Refusal) {
+	first, r := p.locate(site)
+	if r != nil {
+		return nil, r
+	}
+	w := &Window{Func: p.f, Site: site, Start: site, AtEntry: p.f.Entry && site == p.f.Start}
+	if reloc.IsPlainCall(p.insts[first]) {
+		r = p.takeCall(w, first)
+	} else if r = p.take(w, first); r == nil {
+		r = p.checkEntries(w)
+	}
+	if r == nil {
+		r = p.checkRange(w)
+	}
+	if r != nil {
+		return nil, r
+	}
+	off := int(w.Start - p.f.Start)
+	w.Old = slices.Clone(p.text[off : off+w.Len])
+	w.setNeed()
+	w.setReach()
+	w.RedZoneLive = !w.AtEntry && !w.Call
+	w.LiveRegs, w.LiveFlags = p.liveAt(first)
+	w.FlagsLive = w.LiveFlags != 0
+	return w, nil
+}
+
+// locate finds the instruction at the site.
+func (p *planner) locate(site abi.Addr) (int, *Refusal) {
+	if site < p.f.Start || site >= p.f.End() {
+		return 0, refuse(site, OutsideFunction, "%s lies at %v to %v", p.f.Name, p.f.Start, p.f.End())
+	}
+	off := int(site - p.f.Start)
+	if off >= p.stop {
+		return 0, refuse(site, Undecodable, "%s cannot be read beyond %v: %v", p.f.Name, p.addr(p.stop), p.err)
+	}
+	i := p.containing(off)
+	if p.at[i] != off {
+		next := p.at[i] + int(p.insts[i].Len)
+		return 0, refuse(site, NotABoundary, "the instruction there starts at %v; the next one starts at %v",
+			p.addr(p.at[i]), p.addr(next))
+	}
+	return i, nil
+}
+
+// takeCall makes the window of a direct call, whose target alone changes.
+func (p *planner) takeCall(w *Window, i int) *Refusal {
+	if p.isTwofold(i) {
+		return p.refuseTwofold(w, i)
+	}
+	w.Insts = []Inst{{Inst: p.insts[i]}}
+	w.Len, w.Tactic, w.Call = int(p.insts[i].Len), Single, true
+	return nil
+}
+
+// take collects whole instructions until a jump fits.
+func (p *planner) take(w *Window, i int) *Refusal {
+	for ; w.Len < jmpLen; i++ {
+		if i > 0 && w.Len > 0 && !p.insts[i-1].Branch.Falls() {
+			return p.takePad(w, i)
+		}
+		if i == len(p.insts) {
+			return p.refuseEnd(w)
+		}
+		if r := p.checkInst(w, i); r != nil {
+			return r
+		}
+		w.Insts = append(w.Insts, Inst{Inst: p.insts[i], Off: w.Len})
+		w.Len += int(p.insts[i].Len)
+	}
+	w.Tactic = Multiple
+	if len(w.Insts) == 1 {
+		w.Tactic = Single
+	}
+	w.layOut()
+	return p.checkUse(w)
+}
+
+// takePad extends a window behind code that does not fall through, over no-ops
+// and breakpoints that nothing is known to reach.
+func (p *planner) takePad(w *Window, i int) *Refusal {
+	start := int(w.Start - p.f.Start)
+	for w.Len < jmpLen {
+		off := start + w.Len
+		in, err := insn.Decode(p.text[off:], insn.Mode64)
+		if err != nil || !isPadding(in) {
+			return refuse(w.Site, TooShort, "there are %d bytes up to %v, where the code ends and no padding follows; a jump needs %d",
+				w.Len, p.addr(off), jmpLen)
+		}
+		w.Insts = append(w.Insts, Inst{Inst: in, Off: w.Len, Pad: true})
+		w.Len += int(in.Len)
+		// The end of the function: what is entered here is not padding.
+		if entries := p.entriesIn(off-1, off+1); len(entries) > 0 {
+			return refuse(w.Site, TooShort, "there are %d bytes up to %v, which %s leads to; a jump needs %d",
+				w.Insts[len(w.Insts)-1].Off, p.addr(off), entries[0].how, jmpLen)
+		}
+	}
+	w.Tactic = Multiple
+	w.layOut()
+	return p.checkUse(w)
+}
+
+// isPadding reports no-ops and breakpoints.
+func isPadding(in insn.Inst) bool {
+	switch {
+	case in.Enc != insn.EncLegacy:
+		return false
+	case in.Map == 0 && in.Opcode == 0x90:
+		return in.Prefixes&(insn.PrefixRep|insn.PrefixRepne|insn.RexB) == 0
+	case in.Map == 1 && in.Opcode == 0x1f:
+		return true
+	}
+	return in.Map == 0 && in.Opcode == breakpoint
+}
+
+// checkInst refuses an instruction that cannot be part of a window.
+func (p *planner) checkInst(w *Window, i int) *Refusal {
+	in := p.insts[i]
+	at := p.addr(p.at[i])
+	if p.isTwofold(i) {
+		return p.refuseTwofold(w, i)
+	}
+	if _, err := reloc.Size(in); err != nil {
+		return refuse(w.Site, reasonOf(err), "at %v, %s", at, detailOf(err))
+	}
+	if in.Effects().CanFault() && !p.facts.FaultsDefault && !p.facts.FaultsMapped {
+		return refuse(w.Site, Faults, "%s at %v may fault, and the target handles SIGSEGV, SIGBUS or SIGFPE itself",
+			in.Mnemonic(), at)
+	}
+	return nil
+}
+
+// reasonOf turns a reason why an instruction cannot move into one why a window
+// cannot be made.
+func reasonOf(err error) Reason {
+	var r *reloc.Refusal
+	if errors.As(err, &r) {
+		switch r.Reason {
+		case reloc.Call:
+			return CallInside
+		case reloc.Syscall:
+			return SyscallInside
+		}
+	}
+	return Immovable
+}
+
+func detailOf(err error) string {
+	var r *reloc.Refusal
+	if errors.As(err, &r) {
+		return r.Detail
+	}
+	return err.Error()
+}
+
+// refuseEnd says that the code ends before a jump fits.
+func (p *planner) refuseEnd(w *Window) *Refusal {
+	if p.err != nil {
+		return refuse(w.Site, Undecodable, "%s cannot be read beyond %v: %v", p.f.Name, p.addr(p.stop), p.err)
+	}
+	return refuse(w.Site, TooShort, "there are %d bytes up to the end of %s at %v, which its code may run past; a jump needs %d",
+		w.Len, p.f.Name, p.f.End(), jmpLen)
+}
+
+func (p *planner) refuseTwofold(w *Window, i int) *Refusal {
+	return refuse(w.Site, AmbiguousCode, "the instruction at %v is also entered in its middle", p.addr(p.at[i]))
+}
