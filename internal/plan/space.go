@@ -37,7 +37,7 @@ const (
 	highest      = 0x7ffffffff000
 	neighbour    = 1 << 20 // the kernel's stack_guard_gap: keeps MAP_GROWSDOWN mappings growing
 	stackReserve = 128 << 20
-	stackMost    = 1 << 40 // of an unlimited stack, what is kept free
+	growthMost   = 1 << 40 // what is kept free for a heap, or a stack without limit
 	regionLimit  = 64
 )
 
@@ -58,9 +58,9 @@ type region struct {
 
 // NewSpace computes the free address space.
 //
-// Kept out, besides the mappings themselves and 1 MB around each: everything
-// above the heap up to the next mapping, for brk; and below the main stack its
-// limit, at least 128 MB as the kernel's own layout leaves.
+// Kept out, besides the mappings themselves and 1 MB around each: what is above
+// the heap up to the next mapping, at most 1 TB, for brk; and below the main
+// stack its limit, at least 128 MB as the kernel's own layout leaves.
 func NewSpace(c SpaceConfig) *Space {
 	if c.RegionSize == 0 {
 		c.RegionSize = slotSize
@@ -73,7 +73,7 @@ func NewSpace(c SpaceConfig) *Space {
 		s.free = subtract(s.free, s.guarded(m))
 	}
 	if c.Brk != 0 {
-		s.free = subtract(s.free, abi.Range{Start: c.Brk, End: s.nextMapping(c.Brk)})
+		s.free = subtract(s.free, s.growth(c.Brk))
 	}
 	return s
 }
@@ -83,12 +83,17 @@ func (s *Space) guarded(m Mapping) abi.Range {
 	g := abi.Range{Start: below(m.Range.Start, neighbour), End: above(m.Range.End, neighbour)}
 	switch m.Name {
 	case "[heap]":
-		g.End = s.nextMapping(m.Range.End)
+		g.End = s.growth(m.Range.End).End
 	case "[stack]":
-		limit := min(s.config.StackLimit, stackMost)
-		g.Start = below(m.Range.Start, neighbour+max(limit, stackReserve))
+		limit := min(s.config.StackLimit, growthMost)
+		g.Start = max(s.lastMapping(m.Range.Start), below(m.Range.Start, neighbour+max(limit, stackReserve)))
 	}
 	return g
+}
+
+// growth is what is kept free above the program break.
+func (s *Space) growth(brk abi.Addr) abi.Range {
+	return abi.Range{Start: brk, End: min(s.nextMapping(brk), above(brk, growthMost))}
 }
 
 // nextMapping is the start of the first mapping at or above an address.
@@ -100,6 +105,17 @@ func (s *Space) nextMapping(a abi.Addr) abi.Addr {
 		}
 	}
 	return next
+}
+
+// lastMapping is the end of the last mapping that ends at or below an address.
+func (s *Space) lastMapping(a abi.Addr) abi.Addr {
+	var last abi.Addr
+	for _, m := range s.config.Maps {
+		if m.Range.End <= a {
+			last = max(last, m.Range.End)
+		}
+	}
+	return last
 }
 
 // subtract takes a range out of an ascending list of ranges.
