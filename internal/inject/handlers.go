@@ -39,8 +39,7 @@ const (
 	dataBoundaries = 0x00  // u64: address of the boundary table, 0 for none
 	dataFaults     = 0x08  // u64: address of the fault table, 0 for none
 	dataOld        = 0x40  // kernel_sigaction[16], indexed by signal: the target's own actions
-	dataNew        = 0x400 // kernel_sigaction[16]: ours, as given to rt_sigaction
-	dataMailbox    = 0x800 // u64[64]: results of injected code
+	dataNow        = 0x400 // kernel_sigaction[16]: what rt_sigaction is given or says
 )
 
 // struct kernel_sigaction (arch/x86/include/uapi/asm/signal.h): handler, flags,

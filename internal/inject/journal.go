@@ -171,10 +171,15 @@ func (j *journal) setState(i int, s entryState) error {
 // setTracer names the process that is at work; zeros for none.
 func (j *journal) setTracer(pid, start uint64) error { return j.putWords(jrnTracer, pid, start) }
 
-func (j *journal) putWords(off int, words ...uint64) error {
+func (j *journal) putWords(off int, ws ...uint64) error {
+	return j.mem.WriteAt(words(ws), j.base+abi.HdrJournal+abi.Addr(off))
+}
+
+// words encodes words as the target reads them.
+func words(ws []uint64) []byte {
 	var raw []byte
-	for _, w := range words {
+	for _, w := range ws {
 		raw = binary.LittleEndian.AppendUint64(raw, w)
 	}
-	return j.mem.WriteAt(raw, j.base+abi.HdrJournal+abi.Addr(off))
+	return raw
 }

@@ -1,0 +1,143 @@
+package inject
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+
+	"trapless/internal/abi"
+	"trapless/internal/ptrace"
+)
+
+// action is a struct kernel_sigaction.
+type action struct{ handler, flags, restorer, mask uint64 }
+
+func decodeAction(b []byte) action {
+	w := func(off int) uint64 { return binary.LittleEndian.Uint64(b[off:]) }
+	return action{w(actionHandler), w(actionFlags), w(actionRestorer), w(actionMask)}
+}
+
+func (a action) encode() []byte {
+	var out []byte
+	for _, w := range []uint64{a.handler, a.flags, a.restorer, a.mask} {
+		out = binary.LittleEndian.AppendUint64(out, w)
+	}
+	return out
+}
+
+// ours is the action that stands before the target's own one: its handler runs
+// in the state in which the kernel would have called the target's.
+func (a action) ours(handler, restorer abi.Addr) action {
+	if a.handler == sigDfl || a.handler == sigIgn {
+		a = action{flags: saOnStack | saNoDefer}
+	}
+	a.flags = a.flags&^saResetHand | saSiginfo | saRestorer
+	a.handler, a.restorer = uint64(handler), uint64(restorer)
+	return a
+}
+
+// installActions puts our handlers before the target's own for the signals.
+// All threads have to be stopped: between the look at an action and its change
+// the target must not change it.
+func (t *Target) installActions(ctx context.Context, signals []int) error {
+	h := &t.handlers
+	current, err := t.readActions(ctx, h.data, signals)
+	if err != nil {
+		return err
+	}
+	var b ptrace.Blob
+	var installed []int
+	for i, sig := range signals {
+		if current[i].handler == uint64(h.handler) {
+			continue
+		}
+		if err := t.mem.WriteAt(current[i].encode(), h.data+abi.Addr(dataOld+actionSize*sig)); err != nil {
+			return err
+		}
+		at := h.data + abi.Addr(dataNow+actionSize*sig)
+		if err := t.mem.WriteAt(current[i].ours(h.handler, h.restorer).encode(), at); err != nil {
+			return err
+		}
+		b.Call(sysSigaction, ptrace.Const(uint64(sig)), ptrace.AddrArg(at), ptrace.Const(0), ptrace.Const(kernelSigsize))
+		installed = append(installed, sig)
+	}
+	if installed == nil {
+		return nil
+	}
+	for _, sig := range installed {
+		e := entry{kind: entryAction, state: statePending, a: uint64(sig), b: uint64(h.handler), c: uint64(h.data)}
+		if err := t.journal.append(e); err != nil {
+			return err
+		}
+	}
+	return t.runCalls(ctx, &b, "rt_sigaction")
+}
+
+// readActions asks the target for its current actions.
+func (t *Target) readActions(ctx context.Context, data abi.Addr, signals []int) ([]action, error) {
+	var b ptrace.Blob
+	for _, sig := range signals {
+		at := data + abi.Addr(dataNow+actionSize*sig)
+		b.Call(sysSigaction, ptrace.Const(uint64(sig)), ptrace.Const(0), ptrace.AddrArg(at), ptrace.Const(kernelSigsize))
+	}
+	if err := t.runCalls(ctx, &b, "rt_sigaction"); err != nil {
+		return nil, err
+	}
+	var out []action
+	for _, sig := range signals {
+		var raw [actionSize]byte
+		if err := t.mem.ReadAt(raw[:], data+abi.Addr(dataNow+actionSize*sig)); err != nil {
+			return nil, err
+		}
+		out = append(out, decodeAction(raw[:]))
+	}
+	return out, nil
+}
+
+// returnActions gives the target its own actions back, where ours are still the
+// current ones. All threads have to be stopped.
+func (t *Target) returnActions(ctx context.Context, j *journal, mark bool) (int, error) {
+	n := 0
+	for i := range j.entries {
+		e := &j.entries[i]
+		if e.kind != entryAction || e.state != statePending {
+			continue
+		}
+		if e.a == 0 || e.a > sigSEGV || !t.isDataPage(abi.Addr(e.c)) {
+			return n, fmt.Errorf("process %d: the journal names a signal handler at %#x that is none: the target wrote over it", t.PID, e.b)
+		}
+		now, err := t.readActions(ctx, abi.Addr(e.c), []int{int(e.a)})
+		if err != nil {
+			return n, err
+		}
+		if now[0].handler == e.b {
+			var b ptrace.Blob
+			old := abi.Addr(e.c) + abi.Addr(dataOld+actionSize*e.a)
+			b.Call(sysSigaction, ptrace.Const(e.a), ptrace.AddrArg(old), ptrace.Const(0), ptrace.Const(kernelSigsize))
+			if err := t.runCalls(ctx, &b, "rt_sigaction"); err != nil {
+				return n, err
+			}
+			n++
+		}
+		if mark {
+			if err := j.setState(i, stateUndone); err != nil {
+				return n, err
+			}
+		}
+	}
+	return n, nil
+}
+
+// runCalls runs a blob of which every call has to succeed.
+func (t *Target) runCalls(ctx context.Context, b *ptrace.Blob, name string) error {
+	results, err := t.group.Run(ctx, b)
+	if err != nil {
+		return err
+	}
+	for _, r := range results {
+		if errno(r) != nil {
+			return t.callFailed(name, r)
+		}
+	}
+	return nil
+}

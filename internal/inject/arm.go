@@ -1,0 +1,375 @@
+package inject
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"trapless/internal/abi"
+	"trapless/internal/plan"
+	"trapless/internal/proc"
+	"trapless/internal/ptrace"
+)
+
+// handlerState is what is known of the signal handlers.
+type handlerState struct {
+	data              abi.Addr // their data page
+	handler, restorer abi.Addr // zero until they are placed
+	tables            [2]abi.Addr
+}
+
+// armTries bounds how often Arm lets the target run on because a thread stands
+// where it cannot be moved, in a restartable sequence for example.
+const armTries = 50
+
+// prepareHandlers writes the handlers and their tables into the first region.
+// Nothing leads there yet.
+func (t *Target) prepareHandlers() error {
+	space, err := t.newSpace()
+	if err != nil {
+		return err
+	}
+	b := &builder{Target: t, space: space}
+	r := t.regions[0]
+	h := &t.handlers
+	h.data = r.data()
+	if _, err := b.put(r, keyHandlers, func(at abi.Addr) (code []byte, err error) {
+		code, h.handler, h.restorer, err = handlerCode(at, h.data)
+		return code, err
+	}); err != nil {
+		return err
+	}
+	for i, pairs := range [][]pair{t.boundaries(), t.faults()} {
+		table := encodeTable(pairs)
+		if h.tables[i], err = b.put(r, keyTable, func(abi.Addr) ([]byte, error) { return table, nil }); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// boundaries says where a thread goes on that arrives at an instruction inside a
+// window, or at a window that is about to be patched.
+func (t *Target) boundaries() []pair {
+	var out []pair
+	for _, d := range t.detours {
+		for i, p := range d.pairs {
+			to := p.Moved
+			if i == 0 {
+				to = d.At // a hit, as if the jump were there
+			}
+			out = append(out, pair{p.Orig, to})
+		}
+	}
+	return out
+}
+
+// faults says which instruction a moved one is.
+func (t *Target) faults() []pair {
+	var out []pair
+	for _, d := range t.detours {
+		for _, p := range d.pairs {
+			out = append(out, pair{p.Moved, p.Orig})
+		}
+	}
+	return out
+}
+
+// Arm applies the detours that were placed and opens the gates. All threads are
+// stopped meanwhile. It refuses single sites whose text is not what it was when
+// they were planned. When it fails nothing is applied.
+func (t *Target) Arm(ctx context.Context) ([]*plan.Refusal, error) {
+	if len(t.detours) == 0 {
+		return nil, nil
+	}
+	if err := t.prepareHandlers(); err != nil {
+		return nil, err
+	}
+	var refusals []*plan.Refusal
+	for try := 0; ; try++ {
+		err := t.group.Stop(ctx)
+		if err != nil {
+			return nil, err
+		}
+		refusals, err = t.armStopped(ctx)
+		if err != nil {
+			err = errors.Join(err, t.revert())
+		}
+		if rerr := t.group.Resume(); err == nil {
+			err = rerr
+		}
+		if errors.Is(err, ptrace.ErrRseq) || errors.Is(err, ptrace.ErrInCall) {
+			if try < armTries && ctx.Err() == nil {
+				time.Sleep(time.Millisecond)
+				continue
+			}
+		}
+		t.armed = err == nil
+		return refusals, err
+	}
+}
+
+func (t *Target) armStopped(ctx context.Context) ([]*plan.Refusal, error) {
+	refusals, err := t.checkText()
+	if err != nil {
+		return nil, err
+	}
+	for i, table := range t.handlers.tables {
+		word := []uint64{uint64(table)}
+		if err := t.mem.WriteAt(words(word), t.handlers.data+abi.Addr(dataBoundaries+8*i)); err != nil {
+			return nil, err
+		}
+	}
+	if err := t.installActions(ctx, t.neededSignals()); err != nil {
+		return nil, err
+	}
+	if err := t.moveThreads(); err != nil {
+		return nil, err
+	}
+	for _, d := range t.detours {
+		e := entry{kind: entryPatch, state: statePending, a: uint64(d.patch.Addr), b: uint64(len(d.patch.New)), c: uint64(d.At)}
+		copy(e.old[:], d.patch.Old)
+		copy(e.new[:], d.patch.New)
+		d.entry = len(t.journal.entries)
+		if err := t.journal.append(e); err != nil {
+			return nil, err
+		}
+		if err := writeText(t.mem, d.patch.Addr, d.patch.Old, d.patch.New); err != nil {
+			return nil, err
+		}
+	}
+	return refusals, t.openGates(true)
+}
+
+// checkText drops the detours whose window does not hold, byte for byte, what
+// was planned and what the file holds: another tracer has a breakpoint there,
+// or the target changes its own text.
+func (t *Target) checkText() ([]*plan.Refusal, error) {
+	maps, err := proc.ReadMaps(t.PID)
+	if err != nil {
+		return nil, err
+	}
+	var refusals []*plan.Refusal
+	var good []*Detour
+	for _, d := range t.detours {
+		cur := make([]byte, len(d.patch.Old))
+		if err := t.mem.ReadAt(cur, d.patch.Addr); err != nil {
+			return nil, err
+		}
+		text, err := t.files.read(maps, d.patch.Addr, len(cur))
+		switch {
+		case errors.Is(err, ErrText):
+			refusals = append(refusals, refuseText(d, "%v", err))
+		case err != nil:
+			return nil, err
+		case !bytes.Equal(cur, d.patch.Old) || !bytes.Equal(text, cur):
+			refusals = append(refusals, refuseText(d, "memory holds % x there and the file % x: a breakpoint of another tracer, or code that changes itself", cur, text))
+		default:
+			good = append(good, d)
+		}
+	}
+	t.detours = good
+	return refusals, nil
+}
+
+// ModifiedText is the reason of a refusal that only the live text can give.
+const ModifiedText plan.Reason = "modified-text"
+
+func refuseText(d *Detour, format string, args ...any) *plan.Refusal {
+	return &plan.Refusal{Site: d.Window.Site, Reason: ModifiedText, Detail: fmt.Sprintf(format, args...)}
+}
+
+// neededSignals are the signals of which some window needs the handlers: the
+// traps if a window has an inside, the faults if a moved instruction may fault
+// and the target would look at the address.
+func (t *Target) neededSignals() []int {
+	var inside, fault bool
+	for _, d := range t.detours {
+		inside = inside || len(d.Window.Insts) > 1 || crossesPage(d.patch)
+		for _, in := range d.Window.Insts {
+			fault = fault || in.Effects().CanFault()
+		}
+	}
+	var need []int
+	for _, sig := range handledSignals {
+		isTrap := sig == sigILL || sig == sigTRAP
+		if isTrap && inside || !isTrap && fault && !t.Disposition(sig).Default {
+			need = append(need, sig)
+		}
+	}
+	return need
+}
+
+func crossesPage(p plan.Patch) bool {
+	return p.Addr.PageDown() != (p.Addr + abi.Addr(len(p.New)) - 1).PageDown()
+}
+
+// moveThreads moves threads that stand inside a window to the same instruction
+// in its detour.
+func (t *Target) moveThreads() error {
+	inside := map[abi.Addr]abi.Addr{}
+	for _, d := range t.detours {
+		for _, p := range d.pairs {
+			if p.Orig != d.Window.Start {
+				inside[p.Orig] = p.Moved
+			}
+		}
+	}
+	for _, th := range t.group.Threads() {
+		r, err := th.Regs()
+		if errors.Is(err, ptrace.ErrGone) || errors.Is(err, ptrace.ErrRunning) {
+			continue // it is dead, or waits in a group-stop that Stop would have refused
+		}
+		if err != nil {
+			return err
+		}
+		if to, ok := inside[abi.Addr(r.RIP)]; ok {
+			if err := th.SetPC(to); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// revert takes back what a failed Arm did. All threads are stopped.
+func (t *Target) revert() error {
+	var errs []error
+	for _, d := range t.detours {
+		if d.entry >= 0 {
+			errs = append(errs, t.restore(d))
+		}
+	}
+	_, err := t.returnActions(context.Background(), t.journal, true)
+	return errors.Join(append(errs, err)...)
+}
+
+// restore takes one patch out. Text that is not ours any more is left alone.
+func (t *Target) restore(d *Detour) error {
+	maps, err := proc.ReadMaps(t.PID)
+	if err != nil {
+		return err
+	}
+	e := &t.journal.entries[d.entry]
+	if _, err := t.unpatch(maps, e); err != nil {
+		return err
+	}
+	err = t.journal.setState(d.entry, stateUndone)
+	d.entry = -1
+	return err
+}
+
+// CloseGates keeps programs from starting. Those that run end by themselves;
+// Disarm waits for them.
+func (t *Target) CloseGates() error { return t.openGates(false) }
+
+// disarmTries bounds how often Disarm waits for threads to leave the detours,
+// one millisecond each at first.
+const disarmTries = 40
+
+// Disarm closes the gates, restores the text, waits until no thread is in a
+// detour, and gives the signal actions back. Precondition: the group is attached.
+// It works on a target that a signal has stopped, too.
+func (t *Target) Disarm(ctx context.Context) error {
+	if !t.mem.Alive() {
+		return nil
+	}
+	if err := t.openGates(false); err != nil {
+		return err
+	}
+	if err := t.group.StopEvenStopped(ctx); err != nil {
+		return err
+	}
+	var errs []error
+	for _, d := range t.detours {
+		if d.entry >= 0 {
+			errs = append(errs, t.restore(d))
+		}
+	}
+	quiet, err := t.quiesce(ctx)
+	errs = append(errs, err)
+	if quiet {
+		_, err = t.returnActions(ctx, t.journal, true)
+		errs = append(errs, err)
+	}
+	errs = append(errs, t.journal.setTracer(0, 0), t.group.Resume())
+	t.armed = false
+	return errors.Join(errs...)
+}
+
+// quiesce lets threads that are in a detour run until they have left it. It is
+// called, and returns, with all threads stopped, and reports whether it came to
+// that: a thread that a signal stopped may stay inside.
+func (t *Target) quiesce(ctx context.Context) (bool, error) {
+	for try := range disarmTries {
+		inside, err := t.inDetours()
+		if err != nil || !inside {
+			return err == nil, err
+		}
+		if err := t.group.Resume(); err != nil {
+			return false, err
+		}
+		time.Sleep(time.Duration(try+1) * time.Millisecond / 2)
+		if err := t.group.StopEvenStopped(ctx); err != nil {
+			return false, err
+		}
+	}
+	return false, nil
+}
+
+// inDetours reports whether a thread's program counter lies in a region.
+func (t *Target) inDetours() (bool, error) {
+	for _, th := range t.group.Threads() {
+		r, err := th.Regs()
+		if errors.Is(err, ptrace.ErrGone) || errors.Is(err, ptrace.ErrRunning) {
+			continue
+		}
+		if err != nil {
+			return false, err
+		}
+		if slices.ContainsFunc(t.regions, func(g *Region) bool { return g.Contains(abi.Addr(r.RIP)) }) {
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
+// Disposition is what the target does at a signal.
+type Disposition struct{ Default, Ignored bool }
+
+// Disposition reads the disposition of a signal. When it cannot be read the
+// answer is that the target handles the signal.
+func (t *Target) Disposition(sig int) Disposition {
+	tid, err := proc.LiveThread(t.PID)
+	if err != nil {
+		return Disposition{}
+	}
+	st, err := proc.ReadStatus(t.PID, tid)
+	if err != nil {
+		return Disposition{}
+	}
+	caught, ignored := st.Caught.Has(sig), st.Ignored.Has(sig)
+	return Disposition{Default: !caught && !ignored, Ignored: ignored}
+}
+
+// HandlersStand reports whether the target still has handlers for the signals
+// that the patches need. It cannot see whether they are ours.
+func (t *Target) HandlersStand() bool {
+	if !t.armed {
+		return true
+	}
+	for _, e := range t.journal.entries {
+		if e.kind == entryAction && e.state == statePending {
+			if d := t.Disposition(int(e.a)); d.Default || d.Ignored {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// Detours are the detours that are placed.
+func (t *Target) Detours() []*Detour { return t.detours }

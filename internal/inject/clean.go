@@ -1,0 +1,177 @@
+package inject
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"fmt"
+	"slices"
+	"strings"
+
+	"trapless/internal/abi"
+	"trapless/internal/proc"
+	"trapless/internal/ptrace"
+)
+
+// previous is the arena that an earlier tracer left in a target, with its journal.
+type previous struct {
+	base    abi.Addr
+	size    uint64
+	journal *journal
+	header  header
+}
+
+// Undone says what was taken out of a target.
+type Undone struct {
+	Patches int `json:"patches"` // places of the text that were restored
+	Actions int `json:"actions"` // signal actions that were given back
+}
+
+// Clean takes out what a dead tracer left in a seized process. It returns
+// ErrProbed if the tracer is alive, and zeros if there is nothing.
+func Clean(ctx context.Context, g *ptrace.Group) (Undone, error) {
+	t := &Target{PID: g.PID, group: g, mem: g.Mem(), files: newFiles(g.PID)}
+	defer t.files.Close()
+	prev, err := findArena(t.PID, t.mem)
+	if err != nil || prev == nil {
+		return Undone{}, err
+	}
+	return prev.undo(ctx, t)
+}
+
+// findArena looks for an arena among the target's mappings. A mapping of that
+// name that holds none, or one that does not make sense, is left alone.
+func findArena(pid int, mem *ptrace.Mem) (*previous, error) {
+	maps, err := proc.ReadMaps(pid)
+	if err != nil {
+		return nil, err
+	}
+	for i := range maps {
+		m := &maps[i]
+		if !strings.HasPrefix(m.Path, "/memfd:"+arenaName) || m.Offset != 0 || m.Perm&proc.Shared == 0 {
+			continue
+		}
+		var head [16]byte
+		if err := mem.ReadAt(head[:], m.Start); err != nil {
+			return nil, err
+		}
+		if binary.LittleEndian.Uint64(head[abi.HdrMagic:]) != abi.Magic {
+			continue
+		}
+		if v := binary.LittleEndian.Uint32(head[abi.HdrVersion:]); v != abi.Version {
+			return nil, fmt.Errorf("process %d: %w by another version of trapless (arena version %d)", pid, ErrProbed, v)
+		}
+		// A forked child has its parent's arena, and its patched text.
+		j, h, err := openJournal(mem, m.Start, m.Len())
+		if err != nil {
+			return nil, fmt.Errorf("process %d: %w", pid, err)
+		}
+		return &previous{m.Start, m.Len(), j, h}, nil
+	}
+	return nil, nil
+}
+
+// tracerAlive reports whether the tracer that the journal names is at work.
+func (p *previous) tracerAlive() bool {
+	if p.header.tracer == 0 {
+		return false
+	}
+	pid := int(p.header.tracer)
+	st, err := proc.ReadStat(pid, pid)
+	return err == nil && !st.Dead() && st.StartTime == p.header.start
+}
+
+// undo takes out what the journal says is in place. All threads are stopped
+// meanwhile, whatever they were doing.
+func (p *previous) undo(ctx context.Context, t *Target) (Undone, error) {
+	var u Undone
+	owned := p.ownedBy(t.PID)
+	if owned && p.tracerAlive() {
+		return u, fmt.Errorf("process %d: %w by process %d; end that one first", t.PID, ErrProbed, p.header.tracer)
+	}
+	// What holds for the parent need not hold for a forked child.
+	inPlace := func(e entry) bool { return e.state == statePending || !owned && e.kind == entryPatch }
+	if !slices.ContainsFunc(p.journal.entries, inPlace) {
+		return u, nil
+	}
+	if err := t.group.StopEvenStopped(ctx); err != nil {
+		return u, err
+	}
+	defer t.group.Resume()
+	maps, err := proc.ReadMaps(t.PID)
+	if err != nil {
+		return u, err
+	}
+	for i := range p.journal.entries {
+		e := &p.journal.entries[i]
+		if e.kind != entryPatch || !inPlace(*e) {
+			continue
+		}
+		changed, err := t.unpatch(maps, e)
+		if err != nil {
+			return u, err
+		}
+		if changed {
+			u.Patches++
+		}
+		if owned {
+			if err := p.journal.setState(i, stateUndone); err != nil {
+				return u, err
+			}
+		}
+	}
+	if u.Actions, err = t.returnActions(ctx, p.journal, owned); err != nil || !owned {
+		return u, err
+	}
+	return u, p.journal.setTracer(0, 0)
+}
+
+// ownedBy reports whether the arena was made for this process, and not for one
+// that it was forked from.
+func (p *previous) ownedBy(pid int) bool {
+	var raw [4]byte
+	if err := p.journal.mem.ReadAt(raw[:], p.base+abi.HdrTGID); err != nil {
+		return true
+	}
+	return int(binary.LittleEndian.Uint32(raw[:])) == pid
+}
+
+// unpatch restores the text of one entry and reports whether it had to. The
+// entry is believed only as far as the target's file says the same: nothing else
+// is ever written.
+func (t *Target) unpatch(maps proc.Maps, e *entry) (bool, error) {
+	if e.b == 0 || e.b > maxWindow {
+		return false, fmt.Errorf("process %d: the journal names a patch of %d bytes: the target wrote over it", t.PID, e.b)
+	}
+	at, n := abi.Addr(e.a), int(e.b)
+	old, patched := e.old[:n], e.new[:n]
+	cur := make([]byte, n)
+	if maps.Find(at) == nil || t.mem.ReadAt(cur, at) != nil {
+		return false, nil // a library was unloaded
+	}
+	if bytes.Equal(cur, old) || !between(cur, old, patched) {
+		return false, nil // or something else was loaded there
+	}
+	text, err := t.files.read(maps, at, n)
+	if err != nil {
+		return false, err
+	}
+	if !bytes.Equal(text, old) {
+		return false, fmt.Errorf("process %d: the journal wants other bytes at %s than the file has: the target wrote over it", t.PID, at)
+	}
+	return true, writeText(t.mem, at, cur, old)
+}
+
+// carried are the entries that a new journal starts with: what stays mapped.
+func (p *previous) carried() []entry {
+	if p == nil {
+		return nil
+	}
+	var out []entry
+	for _, e := range p.journal.entries {
+		if e.kind == entryRegion || e.kind == entryPlacement {
+			out = append(out, e)
+		}
+	}
+	return out
+}

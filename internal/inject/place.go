@@ -1,0 +1,283 @@
+package inject
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+
+	"trapless/internal/abi"
+	x86 "trapless/internal/asm/x86"
+	"trapless/internal/bpf"
+	jit "trapless/internal/jit/x86"
+	"trapless/internal/plan"
+)
+
+// placement is a piece of code or a table in a region. Its bytes never change.
+type placement struct {
+	at   abi.Addr
+	size int
+	key  uint64 // the site, or one of the keys below
+}
+
+func (p placement) whole() abi.Range { return abi.Range{Start: p.at, End: p.at + abi.Addr(p.size)} }
+
+// Keys of placements that belong to no site. No site has such an address.
+const (
+	keyRuntime = iota + 1
+	keyHandlers
+	keyTable
+)
+
+// Detour is a patch that is ready to be applied: its code lies in the target.
+type Detour struct {
+	Window *plan.Window
+	At     abi.Addr
+	Size   int  // bytes of code
+	Again  bool // it was there already
+
+	pairs []plan.PCPair
+	patch plan.Patch
+	entry int // in the journal, once it was armed
+}
+
+// builder writes detours into a target.
+type builder struct {
+	*Target
+	space    *plan.Space
+	env      jit.Env // Gate and Runtime are per region
+	runtimes map[*Region]*jit.Runtime
+}
+
+// generated is code for one address.
+type generated struct {
+	code  []byte
+	pairs []plan.PCPair
+}
+
+// Request asks for one detour: programs to be run at a window's site.
+type Request struct {
+	Window   *plan.Window
+	Programs []*bpf.Verified
+}
+
+// Place writes the detours of windows into the target and returns them in the
+// order of the requests, nil where a request was refused. The target runs on:
+// nothing leads to the code yet. Code of an earlier session is used again where
+// it is the same to the byte.
+func (t *Target) Place(ctx context.Context, reqs []Request) ([]*Detour, []*plan.Refusal, error) {
+	space, err := t.newSpace()
+	if err != nil {
+		return nil, nil, err
+	}
+	b := &builder{Target: t, space: space, runtimes: map[*Region]*jit.Runtime{},
+		env: jit.Env{Arena: t.arenaBase, Layout: t.arena.Layout(), TGID: uint32(t.PID)}}
+	detours := make([]*Detour, len(reqs))
+	var refusals []*plan.Refusal
+	for i, req := range reqs {
+		d, refusal, err := b.place(ctx, req)
+		if err != nil {
+			return nil, nil, err
+		}
+		if refusal != nil {
+			refusals = append(refusals, refusal)
+			continue
+		}
+		detours[i] = d
+		t.detours = append(t.detours, d)
+	}
+	return detours, refusals, nil
+}
+
+// place finds or makes the detour of one window.
+func (b *builder) place(ctx context.Context, req Request) (*Detour, *plan.Refusal, error) {
+	d, err := b.again(ctx, req)
+	if err != nil || d != nil {
+		return d, nil, err
+	}
+	size, err := b.estimate(req)
+	if err != nil {
+		return nil, nil, err
+	}
+	at, refusal := b.space.Pick(req.Window, size)
+	if refusal != nil {
+		return nil, refusal, nil
+	}
+	if err := b.mapRegions(ctx, b.space); err != nil {
+		return nil, nil, err
+	}
+	g, err := b.generate(ctx, req, at)
+	if err != nil {
+		return nil, nil, err
+	}
+	if len(g.code) > size {
+		panic(fmt.Sprintf("BUG: a detour of %d bytes was estimated to have %d", len(g.code), size))
+	}
+	if err := b.write(placement{at, size, uint64(req.Window.Site)}, g.code); err != nil {
+		return nil, nil, err
+	}
+	d, err = newDetour(req.Window, at, g)
+	return d, nil, err
+}
+
+func newDetour(w *plan.Window, at abi.Addr, g generated) (*Detour, error) {
+	patch, err := w.Patch(at)
+	return &Detour{Window: w, At: at, Size: len(g.code), pairs: g.pairs, patch: patch, entry: -1}, err
+}
+
+// again looks for the detour of the same site and programs in the target.
+func (b *builder) again(ctx context.Context, req Request) (*Detour, error) {
+	for _, p := range b.placements {
+		if p.key != uint64(req.Window.Site) || !req.Window.Allows(p.at) {
+			continue
+		}
+		g, err := b.generate(ctx, req, p.at)
+		if err != nil {
+			continue // it cannot be this one: something is out of its reach
+		}
+		if same, err := b.holds(p, g.code); err != nil || !same {
+			if err != nil {
+				return nil, err
+			}
+			continue
+		}
+		d, err := newDetour(req.Window, p.at, g)
+		if err == nil {
+			d.Again = true
+		}
+		return d, err
+	}
+	return nil, nil
+}
+
+// holds reports whether the placement holds just these bytes.
+func (t *Target) holds(p placement, code []byte) (bool, error) {
+	if len(code) > p.size {
+		return false, nil
+	}
+	have := make([]byte, p.size)
+	if err := t.mem.ReadAt(have, p.at); err != nil {
+		return false, err
+	}
+	return bytes.Equal(have[:len(code)], code) && len(bytes.Trim(have[len(code):], "\x00")) == 0, nil
+}
+
+// generate makes the code of a detour at an address in a mapped region.
+func (b *builder) generate(ctx context.Context, req Request, at abi.Addr) (generated, error) {
+	r := b.regionOf(at)
+	if r == nil {
+		return generated{}, fmt.Errorf("%s lies in no code region", at)
+	}
+	rt, err := b.runtime(r)
+	if err != nil {
+		return generated{}, err
+	}
+	return b.emit(req, at, r.Gate(), rt)
+}
+
+// emit puts programs, relocated instructions and cold code together.
+func (b *builder) emit(req Request, at, gate abi.Addr, rt *jit.Runtime) (generated, error) {
+	w, env := req.Window, b.env
+	env.Gate, env.Runtime = gate, rt
+	site := jit.Site{Addr: w.Site, LiveRegs: w.LiveRegs, FlagsLive: w.FlagsLive, RedZoneLive: w.RedZoneLive}
+	a := x86.New(at)
+	d, err := jit.Emit(a, req.Programs, site, &env)
+	if err != nil {
+		return generated{}, err
+	}
+	pairs, err := w.EmitRelocated(a)
+	if err != nil {
+		return generated{}, err
+	}
+	d.EmitCold(a)
+	code, err := a.Bytes()
+	return generated{code, pairs}, err
+}
+
+// estimate is an upper bound of a detour's size. Code differs between addresses
+// in how it reaches the arena, by a few bytes for each access.
+func (b *builder) estimate(req Request) (int, error) {
+	gate := (req.Window.Site + estimateAt).PageDown()
+	env := b.env
+	env.Gate = gate
+	_, rt, err := jit.NewRuntime(gate+abi.PageSize, &env)
+	if err != nil {
+		return 0, err
+	}
+	// An arena that is out of reach makes the longest code.
+	far := *b
+	far.env.Arena = req.Window.Site ^ 1<<46
+	g, err := far.emit(req, gate+estimateAt, gate, rt)
+	if err != nil {
+		return 0, err
+	}
+	return (len(g.code) + 15) &^ 15, nil
+}
+
+const estimateAt = 1 << 24
+
+// runtime finds or writes the runtime of a region.
+func (b *builder) runtime(r *Region) (*jit.Runtime, error) {
+	if rt := b.runtimes[r]; rt != nil {
+		return rt, nil
+	}
+	env := b.env
+	env.Gate = r.Gate()
+	var rt *jit.Runtime
+	_, err := b.put(r, keyRuntime, func(at abi.Addr) (code []byte, err error) {
+		code, rt, err = jit.NewRuntime(at, &env)
+		return code, err
+	})
+	b.runtimes[r] = rt
+	return rt, err
+}
+
+// put finds code of a kind in a region, or writes it there.
+func (b *builder) put(r *Region, key uint64, gen func(at abi.Addr) ([]byte, error)) (abi.Addr, error) {
+	for _, p := range b.placements {
+		if p.key != key || !r.Contains(p.at) {
+			continue
+		}
+		code, err := gen(p.at)
+		if err != nil {
+			return 0, err
+		}
+		if same, err := b.holds(p, code); err != nil || same {
+			return p.at, err
+		}
+	}
+	code, err := gen(r.Start + regionHead)
+	if err != nil {
+		return 0, err
+	}
+	size := len(code) + putSlack
+	at, ok := b.space.PickIn(b.regionNumber(r), size)
+	if !ok {
+		return 0, fmt.Errorf("process %d: %w: the code region at %s is full", b.PID, ErrNoRoom, r.Start)
+	}
+	if code, err = gen(at); err != nil {
+		return 0, err
+	}
+	return at, b.write(placement{at, size, key}, code)
+}
+
+// putSlack is by how much code may grow with its address, in bytes.
+const putSlack = 64
+
+// regionNumber is the region's number in the space.
+func (b *builder) regionNumber(r *Region) int {
+	for i, whole := range b.space.Regions() {
+		if whole.Start == r.Start {
+			return i
+		}
+	}
+	panic("BUG: a region that its space does not know")
+}
+
+// write journals a placement and writes its bytes.
+func (t *Target) write(p placement, code []byte) error {
+	if err := t.journal.append(entry{kind: entryPlacement, a: uint64(p.at), b: uint64(p.size), c: p.key}); err != nil {
+		return err
+	}
+	t.placements = append(t.placements, p)
+	return t.mem.WriteText(code, p.at)
+}

@@ -1,0 +1,193 @@
+package inject
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"trapless/internal/abi"
+	"trapless/internal/plan"
+	"trapless/internal/proc"
+	"trapless/internal/ptrace"
+)
+
+// Region is a stretch of the target that holds detours. It begins with a gate
+// page and a data page; the rest is executable and never writable.
+type Region struct {
+	abi.Range
+	mapped bool
+}
+
+// Gate is the word that opens the region's detours. A forked child reads zero.
+func (r *Region) Gate() abi.Addr { return r.Start }
+
+// data is the page of the signal handlers, used in the first region only.
+func (r *Region) data() abi.Addr { return r.Start + abi.PageSize }
+
+const (
+	regionHead = 2 * abi.PageSize
+	regionSize = 16 << 20
+)
+
+// NewSpace computes where detours may lie in the target, its regions included.
+func (t *Target) newSpace() (*plan.Space, error) {
+	maps, err := proc.ReadMaps(t.PID)
+	if err != nil {
+		return nil, err
+	}
+	limits, err := proc.ReadLimits(t.PID)
+	if err != nil {
+		return nil, err
+	}
+	c := plan.SpaceConfig{RegionSize: regionSize, RegionHead: regionHead, StackLimit: limits.Stack}
+	for _, m := range maps {
+		c.Maps = append(c.Maps, plan.Mapping{Range: m.Range, Name: m.Path})
+	}
+	s := plan.NewSpace(c)
+	for _, r := range t.regions {
+		s.Adopt(r.Range, t.usedIn(r))
+	}
+	return s, nil
+}
+
+func (t *Target) usedIn(r *Region) []abi.Range {
+	var used []abi.Range
+	for _, p := range t.placements {
+		if r.Contains(p.at) {
+			used = append(used, p.whole())
+		}
+	}
+	return used
+}
+
+// adopt takes over what an earlier tracer left mapped, as far as the target's
+// maps agree with its journal.
+func (t *Target) adopt(prev *previous) error {
+	if prev == nil {
+		return nil
+	}
+	maps, err := proc.ReadMaps(t.PID)
+	if err != nil {
+		return err
+	}
+	for _, e := range t.journal.entries {
+		switch e.kind {
+		case entryRegion:
+			r := &Region{abi.Range{Start: abi.Addr(e.a), End: abi.Addr(e.a + e.b)}, true}
+			if isRegion(maps, r) {
+				t.regions = append(t.regions, r)
+			}
+		case entryPlacement:
+			p := placement{at: abi.Addr(e.a), size: int(e.b), key: e.c}
+			if e.b > 0 && e.b < regionSize && t.regionOf(p.at) != nil && t.regionOf(p.at).Contains(p.at+abi.Addr(p.size-1)) {
+				t.placements = append(t.placements, p)
+			}
+		}
+	}
+	return nil
+}
+
+// isRegion reports whether anonymous mappings of the right protection lie where
+// the journal says that a region does.
+func isRegion(maps proc.Maps, r *Region) bool {
+	if r.Start%abi.PageSize != 0 || r.End%abi.PageSize != 0 || r.End <= r.Start+regionHead || r.Len() > 2*regionSize {
+		return false
+	}
+	covered := func(part abi.Range, want proc.Perm) bool {
+		for at := part.Start; at < part.End; {
+			m := maps.Find(at)
+			if m == nil || m.File() || m.Perm != want {
+				return false
+			}
+			at = m.End
+		}
+		return true
+	}
+	head := abi.Range{Start: r.Start, End: r.Start + regionHead}
+	return covered(head, proc.Read|proc.Write) && covered(abi.Range{Start: head.End, End: r.End}, proc.Read|proc.Exec)
+}
+
+// isDataPage reports whether an address is that of a region's data page.
+func (t *Target) isDataPage(at abi.Addr) bool {
+	maps, err := proc.ReadMaps(t.PID)
+	if err != nil {
+		return false
+	}
+	m := maps.Find(at)
+	return at%abi.PageSize == 0 && m != nil && !m.File() && m.Perm == proc.Read|proc.Write
+}
+
+func (t *Target) regionOf(at abi.Addr) *Region {
+	for _, r := range t.regions {
+		if r.Contains(at) {
+			return r
+		}
+	}
+	return nil
+}
+
+// mapRegions maps the regions that the space has reserved since the last time.
+func (t *Target) mapRegions(ctx context.Context, s *plan.Space) error {
+	for _, whole := range s.Regions() {
+		if slices.ContainsFunc(t.regions, func(r *Region) bool { return r.Start == whole.Start }) {
+			continue
+		}
+		r := &Region{Range: whole}
+		if err := t.mapRegion(ctx, r); err != nil {
+			return err
+		}
+		t.regions = append(t.regions, r)
+	}
+	return nil
+}
+
+func (t *Target) mapRegion(ctx context.Context, r *Region) error {
+	none := ptrace.Const(^uint64(0))
+	var b ptrace.Blob
+	b.Call(sysMmap, ptrace.AddrArg(r.Start), ptrace.Const(r.Len()), ptrace.Const(protRead|protExec),
+		ptrace.Const(mapPrivate|mapAnonymous|mapNoReserve|mapFixedNoReplace), none, ptrace.Const(0))
+	b.Expect(uint64(r.Start))
+	b.Call(sysMmap, ptrace.AddrArg(r.Start), ptrace.Const(regionHead), ptrace.Const(protRead|protWrite),
+		ptrace.Const(mapPrivate|mapAnonymous|mapFixed), none, ptrace.Const(0))
+	b.Expect(uint64(r.Start))
+	b.Call(sysMadvise, ptrace.AddrArg(r.Gate()), ptrace.Const(abi.PageSize), ptrace.Const(madvWipeOnFork))
+	b.Expect(0)
+	if _, err := t.group.Run(ctx, &b); err != nil {
+		return fmt.Errorf("process %d: mapping a code region of %d KB at %s: %w", t.PID, r.Len()>>10, r.Start, err)
+	}
+	return t.journal.append(entry{kind: entryRegion, a: uint64(r.Start), b: r.Len()})
+}
+
+// openGates lets the programs run, or stops them: threads that have passed a
+// gate go on to the end of their run.
+func (t *Target) openGates(open bool) error {
+	word := []byte{0, 0, 0, 0}
+	if open {
+		word[0] = 1
+	}
+	for _, r := range t.regions {
+		if err := t.mem.WriteAt(word, r.Gate()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// settle finds the foothold of an earlier session, or makes one.
+func (t *Target) settle(ctx context.Context, prev *previous) error {
+	if r, ok := t.group.Home(); ok {
+		t.home = r.Start
+		return nil
+	}
+	r, ok, err := t.group.FindFoothold(ctx)
+	if err != nil {
+		return err
+	}
+	if !ok {
+		if r, err = t.group.Foothold(ctx, 0, abi.PageSize); err != nil {
+			return err
+		}
+	}
+	t.home = r.Start
+	return nil
+}

@@ -1,0 +1,258 @@
+// Package inject changes live processes: it gives a target its arena, its code
+// regions and its signal handlers, writes detours, applies patches and undoes
+// them, and keeps the journal by which a later tracer can do so.
+//
+// A Target is opened on a seized group of threads. Place writes detours while
+// the target runs: nothing leads to them yet. Arm stops all threads, writes the
+// patches and opens the gates; Disarm closes the gates, stops all threads and
+// writes the original bytes back. In between the group may be detached.
+//
+// Whatever happens to the tracer, the target goes on: each step leaves it
+// consistent, and the journal says what was done. The package decides nothing
+// about windows or programs; it takes windows from plan and code from its
+// caller.
+package inject
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+
+	"trapless/internal/abi"
+	"trapless/internal/arena"
+	"trapless/internal/proc"
+	"trapless/internal/ptrace"
+)
+
+// Sentinels of this package, besides those of ptrace and proc.
+var (
+	// ErrProbed: another tracer is at work on the target.
+	ErrProbed = errors.New("it is already probed")
+	// ErrNoRoom: the target's limits or address space leave no room.
+	ErrNoRoom = errors.New("no room in the target's address space")
+)
+
+// Target is a process under work.
+type Target struct {
+	PID int
+
+	group *ptrace.Group
+	mem   *ptrace.Mem
+	files *files
+
+	arena     *arena.Arena
+	arenaBase abi.Addr
+	journal   *journal
+
+	home       abi.Addr
+	regions    []*Region
+	placements []placement
+	detours    []*Detour
+	handlers   handlerState
+	armed      bool
+}
+
+// Arena is the tracer's side of the target's arena.
+func (t *Target) Arena() *arena.Arena { return t.arena }
+
+// ArenaBase is where the target has mapped its arena.
+func (t *Target) ArenaBase() abi.Addr { return t.arenaBase }
+
+// Group is the target's threads.
+func (t *Target) Group() *ptrace.Group { return t.group }
+
+// Mem is the target's memory.
+func (t *Target) Mem() *ptrace.Mem { return t.mem }
+
+// Open prepares a seized process: it takes out what an earlier tracer may have
+// left, and maps an arena of the layout. The threads keep running but for
+// moments. The arena and the regions of an earlier session are used again.
+func Open(ctx context.Context, g *ptrace.Group, l *abi.Layout) (*Target, error) {
+	t := &Target{PID: g.PID, group: g, mem: g.Mem(), files: newFiles(g.PID)}
+	prev, err := findArena(t.PID, t.mem)
+	if err != nil {
+		return nil, err
+	}
+	if prev != nil {
+		if _, err := prev.undo(ctx, t); err != nil {
+			return nil, err
+		}
+	}
+	if err := t.checkLimits(l, prev); err != nil {
+		return nil, err
+	}
+	if err := t.settle(ctx, prev); err != nil {
+		return nil, err
+	}
+	if err := t.group.Stop(ctx); err != nil {
+		return nil, err
+	}
+	err = t.mapArena(ctx, l, prev)
+	if rerr := t.group.Resume(); err == nil {
+		err = rerr
+	}
+	if err != nil {
+		return nil, err
+	}
+	return t, t.adopt(prev)
+}
+
+// Close releases what the tracer holds. The target is not touched.
+func (t *Target) Close() error {
+	t.files.Close()
+	if t.arena == nil {
+		return nil
+	}
+	return t.arena.Close()
+}
+
+// checkLimits refuses a target whose limits would make a mapping fail, or whose
+// locked memory would have to hold all of it (mlockall(2), MCL_FUTURE).
+func (t *Target) checkLimits(l *abi.Layout, prev *previous) error {
+	limits, err := proc.ReadLimits(t.PID)
+	if err != nil {
+		return err
+	}
+	maps, err := proc.ReadMaps(t.PID)
+	if err != nil {
+		return err
+	}
+	need := l.Size + regionSize
+	if prev != nil {
+		need -= min(need, prev.size)
+	}
+	if used := maps.Bytes(); limits.AddressSpace != proc.Unlimited && used+need > limits.AddressSpace {
+		return fmt.Errorf("process %d: %w: it uses %d of %d MB that RLIMIT_AS allows, and %d more are needed; raise it by prlimit --as",
+			t.PID, ErrNoRoom, used>>20, limits.AddressSpace>>20, need>>20)
+	}
+	tid, err := proc.LiveThread(t.PID)
+	if err != nil {
+		return err
+	}
+	st, err := proc.ReadStatus(t.PID, tid)
+	if err != nil {
+		return err
+	}
+	if st.VMLck > lockedLimit {
+		return fmt.Errorf("process %d: %w: it has locked %d MB of memory (mlockall), and new mappings would be locked too",
+			t.PID, ErrNoRoom, st.VMLck>>20)
+	}
+	return nil
+}
+
+// lockedLimit tells a target that locks a secret or a buffer from one that
+// locks everything, in bytes.
+const lockedLimit = 16 << 20
+
+// mapArena gives the target a fresh arena, over the one before if that had the
+// same size. All threads are stopped, because for a moment the target has a
+// descriptor that it knows nothing of: it might close it and use its number.
+func (t *Target) mapArena(ctx context.Context, l *abi.Layout, prev *previous) error {
+	fd, err := t.makeMemfd(ctx, l.Size)
+	if err != nil {
+		return err
+	}
+	defer closeFD(fd.ours)
+	if t.arena, err = arena.Map(fd.ours, l); err != nil {
+		return err
+	}
+	t.arena.Init(t.PID)
+	fixed, retired := uint64(mapFixedNoReplace), abi.Range{}
+	if prev != nil && prev.size == l.Size {
+		t.arenaBase, fixed = prev.base, mapFixed
+	} else {
+		if t.arenaBase, err = t.chooseAddress(l.Size); err != nil {
+			return err
+		}
+		if prev != nil {
+			retired = abi.Range{Start: prev.base, End: prev.base + abi.Addr(prev.size)}
+		}
+	}
+	mem := arenaMemory{t.arena, t.arenaBase}
+	if t.journal, err = newJournal(mem, t.arenaBase, l, t.home, prev.carried()); err != nil {
+		return err
+	}
+	if err := t.claim(); err != nil {
+		return err
+	}
+	return t.attachArena(ctx, fd, l.Size, fixed, retired)
+}
+
+// attachArena maps the memfd in the target. An arena that is not used any more
+// becomes private memory: a run that was interrupted in it may still write there.
+func (t *Target) attachArena(ctx context.Context, fd memfd, size, fixed uint64, retired abi.Range) error {
+	var b ptrace.Blob
+	b.Call(sysMmap, ptrace.AddrArg(t.arenaBase), ptrace.Const(size), ptrace.Const(protRead|protWrite),
+		ptrace.Const(mapShared|mapNoReserve|fixed), ptrace.Const(uint64(fd.theirs)), ptrace.Const(0))
+	b.Call(sysClose, ptrace.Const(uint64(fd.theirs)))
+	if retired.Len() != 0 {
+		b.Call(sysMmap, ptrace.AddrArg(retired.Start), ptrace.Const(retired.Len()), ptrace.Const(protRead|protWrite),
+			ptrace.Const(mapPrivate|mapAnonymous|mapNoReserve|mapFixed), ptrace.Const(^uint64(0)), ptrace.Const(0))
+	}
+	res, err := t.group.Run(ctx, &b)
+	if err != nil {
+		return err
+	}
+	if res[0] != uint64(t.arenaBase) {
+		return t.callFailed("mmap", res[0])
+	}
+	return nil
+}
+
+// claim writes down who is at work.
+func (t *Target) claim() error {
+	pid := os.Getpid()
+	st, err := proc.ReadStat(pid, pid)
+	if err != nil {
+		return err
+	}
+	return t.journal.setTracer(uint64(pid), st.StartTime)
+}
+
+// chooseAddress finds room in the middle of the largest gap of the address
+// space: far from the heap, the stacks and where the kernel puts mappings next.
+func (t *Target) chooseAddress(size uint64) (abi.Addr, error) {
+	maps, err := proc.ReadMaps(t.PID)
+	if err != nil {
+		return 0, err
+	}
+	gaps := maps.Gaps(lowestAddr, highestAddr)
+	if len(gaps) == 0 {
+		return 0, fmt.Errorf("process %d: %w", t.PID, ErrNoRoom)
+	}
+	gap := slices.MaxFunc(gaps, func(a, b abi.Range) int { return int(int64(a.Len()) - int64(b.Len())) })
+	if gap.Len() < 4*size {
+		return 0, fmt.Errorf("process %d: %w: the largest gap has %d MB", t.PID, ErrNoRoom, gap.Len()>>20)
+	}
+	return (gap.Start + abi.Addr((gap.Len()-size)/2)).PageDown(), nil
+}
+
+// The part of the address space of a process in which mappings are placed: not
+// below what vm.mmap_min_addr may be, and not in the last page.
+const (
+	lowestAddr  abi.Addr = 1 << 20
+	highestAddr abi.Addr = 1<<47 - abi.PageSize
+)
+
+func (t *Target) callFailed(call string, result uint64) error {
+	return fmt.Errorf("process %d: %s in the target failed: %w", t.PID, call, errno(result))
+}
+
+// arenaMemory reaches the arena by its addresses in the target, through the
+// tracer's own mapping.
+type arenaMemory struct {
+	a    *arena.Arena
+	base abi.Addr
+}
+
+func (m arenaMemory) ReadAt(p []byte, at abi.Addr) error {
+	copy(p, m.a.Mem()[at-m.base:])
+	return nil
+}
+
+func (m arenaMemory) WriteAt(p []byte, at abi.Addr) error {
+	copy(m.a.Mem()[at-m.base:], p)
+	return nil
+}

@@ -1,0 +1,117 @@
+package inject
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"trapless/internal/abi"
+	"trapless/internal/proc"
+)
+
+// ErrText marks text that is not what it has to be for a patch, or for taking
+// one out again. Nothing is written over such text.
+var ErrText = errors.New("text is not as expected")
+
+// files reads the files behind a target's mappings, each opened once.
+type files struct {
+	pid  int
+	open map[uint64]*os.File // by start of the mapping
+}
+
+func newFiles(pid int) *files { return &files{pid: pid, open: map[uint64]*os.File{}} }
+
+func (f *files) Close() {
+	for _, file := range f.open {
+		file.Close()
+	}
+	clear(f.open)
+}
+
+// read returns what the file behind the mappings holds for n bytes at an
+// address. Every byte has to lie in private, executable mappings of files.
+func (f *files) read(maps proc.Maps, at abi.Addr, n int) ([]byte, error) {
+	out := make([]byte, 0, n)
+	for len(out) < n {
+		a := at + abi.Addr(len(out))
+		m := maps.Find(a)
+		switch {
+		case m == nil:
+			return nil, fmt.Errorf("%w: %s is not mapped", ErrText, a)
+		case !m.File() || m.Perm&proc.Exec == 0:
+			return nil, fmt.Errorf("%w: %s is not the text of a file", ErrText, a)
+		case m.Perm&proc.Shared != 0:
+			return nil, fmt.Errorf("%w: %s is mapped shared, so a patch would reach other processes", ErrText, a)
+		}
+		part := make([]byte, min(n-len(out), int(m.End-a)))
+		if err := f.readAt(m, part, a); err != nil {
+			return nil, err
+		}
+		out = append(out, part...)
+	}
+	return out, nil
+}
+
+func (f *files) readAt(m *proc.Mapping, p []byte, a abi.Addr) error {
+	file := f.open[uint64(m.Start)]
+	if file == nil {
+		var err error
+		if file, err = proc.OpenMapped(f.pid, m); err != nil {
+			return err
+		}
+		f.open[uint64(m.Start)] = file
+	}
+	_, err := file.ReadAt(p, int64(m.Offset)+int64(a-m.Start))
+	if errors.Is(err, io.EOF) {
+		return fmt.Errorf("%w: %s lies behind the end of %s", ErrText, a, m.Path)
+	}
+	return err
+}
+
+// between reports whether cur may be what a killed tracer left on the way from
+// old to new or back: each byte is that of one of them, or the breakpoint that
+// stands at the first byte meanwhile.
+func between(cur, old, new []byte) bool {
+	if len(cur) != len(old) || len(cur) != len(new) {
+		return false
+	}
+	for i, b := range cur {
+		if b != old[i] && b != new[i] && !(i == 0 && b == breakpoint) {
+			return false
+		}
+	}
+	return true
+}
+
+// writeText changes text from cur to want. Precondition: all threads of the
+// target are stopped. A change within one page is one copy in the kernel, which
+// a killed tracer still finishes; one that crosses a page goes through a
+// breakpoint, which the boundary handler knows.
+func writeText(mem textWriter, at abi.Addr, cur, want []byte) error {
+	if bytes.Equal(cur, want) {
+		return nil
+	}
+	last := at + abi.Addr(len(want)) - 1
+	if at.PageDown() == last.PageDown() {
+		return mem.WriteText(want, at)
+	}
+	for _, step := range []struct {
+		at   abi.Addr
+		text []byte
+	}{{at, []byte{breakpoint}}, {at + 1, want[1:]}, {at, want[:1]}} {
+		if err := mem.WriteText(step.text, step.at); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// breakpoint is int3.
+const breakpoint = 0xcc
+
+// textWriter writes to text that is mapped without write permission.
+type textWriter interface {
+	WriteText(p []byte, at abi.Addr) error
+}
