@@ -9,6 +9,9 @@ import (
 	"trapless/internal/reloc"
 )
 
+// functionAlign is the alignment of functions that compilers use on x86-64.
+const functionAlign = 16
+
 // Analyze plans all sites of a function together, in the order of their
 // addresses; a site that is given twice is planned once. Windows never
 // overlap. Each site appears either in a window or in a refusal.
@@ -147,7 +150,7 @@ func (p *planner) takePad(w *Window, i int) *Refusal {
 	for w.Len < jmpLen {
 		off := start + w.Len
 		in, err := insn.Decode(p.text[off:], insn.Mode64)
-		if err != nil || !isPadding(in) {
+		if err != nil || !isPadding(in) || p.mayBeEntry(off, in) {
 			return refuse(w.Site, TooShort, "there are %d bytes up to %v, where the code ends and no padding follows; a jump needs %d",
 				w.Len, p.addr(off), jmpLen)
 		}
@@ -162,6 +165,13 @@ func (p *planner) takePad(w *Window, i int) *Refusal {
 	w.Tactic = Multiple
 	w.layOut()
 	return p.checkUse(w)
+}
+
+// mayBeEntry reports a no-op behind the function where one without a symbol
+// could begin: functions may begin with no-ops (-fpatchable-function-entry), and
+// are aligned.
+func (p *planner) mayBeEntry(off int, in insn.Inst) bool {
+	return off >= len(p.f.Code) && p.addr(off)%functionAlign == 0 && in.Opcode != breakpoint
 }
 
 // isPadding reports no-ops and breakpoints.

@@ -101,6 +101,7 @@ func TestRefusals(t *testing.T) {
 		{name: "privileged", code: "ec 90909090 c3", reason: Immovable, detail: "privileged"},
 		{name: "breakpoint", code: "cc 90909090 c3", reason: Immovable},
 		{name: "ud2 inside", code: "90 0f0b 909090", reason: Immovable},
+		{name: "a function may begin", code: "eb03 909090 b801000000 b801000000 c3 | 9090909090", site: 15, reason: TooShort},
 		{name: "the padding is entered", code: "c3 90 90 90 90 ebfb", reason: TooShort, detail: "a jump leads to"},
 	} {
 		r.facts = easy
