@@ -138,7 +138,7 @@ func (d *decoder) opcode() bool {
 	case 0x0f:
 		return d.escape()
 	case 0xc4, 0xc5, 0x62, 0x8f, 0xd5:
-		if d.extended(c) {
+		if d.startsExtension(c) {
 			return d.extension(c)
 		}
 	}

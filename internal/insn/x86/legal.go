@@ -8,30 +8,79 @@ func (d *decoder) legal(r *row) bool {
 	}
 	switch d.Enc {
 	case EncVEX, EncXOP:
-		return d.VVVV == 0 || r.attr&attrVVVV != 0
+		if d.VVVV != 0 && r.attr&attrVVVV == 0 {
+			return false
+		}
 	case EncEVEX:
-		return d.legalEVEX(r)
+		if !d.legalEVEX(r) {
+			return false
+		}
+	}
+	if d.Mode == Mode32 {
+		d.VVVV &= 7 // ignored, but where vvvv is not used
+	}
+	if r.attr&attrVSIB != 0 && !d.legalGather(r) || r.attr&attrUnique != 0 && !d.legalUnique(r) {
+		return false
 	}
 	return d.legalRegs(r)
 }
 
-// legalRegs refuses segment, control and debug registers that do not exist.
+// legalRegs refuses registers that do not exist.
 func (d *decoder) legalRegs(r *row) bool {
-	for _, o := range r.ops[:2] {
-		n := d.ModRM>>3&7 | bit(d.Prefixes, RexR)<<3
+	for _, o := range r.ops[:3] {
+		ok := true
 		switch o & opPlace {
 		case opCR:
 			const exist = 1<<0 | 1<<2 | 1<<3 | 1<<4 | 1<<8
-			return exist>>n&1 != 0
-		case opDR:
-			return n < 8
+			ok = exist>>d.regReg()&1 != 0
+		case opDR, opEReg:
+			ok = d.regReg() < 8
+		case opEV:
+			ok = d.VVVV < 8
+		}
+		if !ok {
+			return false
 		}
 	}
 	return true
 }
 
+// legalGather refuses a gather whose registers overlap (SDM: #UD). A scatter has
+// no destination register, a VEX gather has its mask in vvvv.
+func (d *decoder) legalGather(r *row) bool {
+	if r.ops[0]&opPlace != opXReg {
+		return true
+	}
+	index := d.extended(d.SIB>>3&7, RexX, 0)
+	if d.Enc == EncEVEX {
+		index |= Reg(d.VVVV & 16)
+		return index != d.regReg()
+	}
+	mask := Reg(d.VVVV)
+	return index != d.regReg() && index != mask && mask != d.regReg()
+}
+
+// legalUnique refuses a destination that is also a source; of tiles, any two
+// that are the same.
+func (d *decoder) legalUnique(r *row) bool {
+	dst, v := d.regReg(), Reg(d.VVVV)
+	if r.ops[0]&opPlace == opEReg {
+		return dst != d.rmReg() && dst != v && d.rmReg() != v
+	}
+	return dst != v && (d.HasMem() || dst != d.vectorRM())
+}
+
+// vectorRM is the vector register that ModRM.rm names with EVEX: X is its
+// highest bit.
+func (d *decoder) vectorRM() Reg {
+	return Reg(d.ModRM&7 | bit(d.Prefixes, RexB)<<3 | bit(d.Prefixes, RexX)<<4)
+}
+
 // legalEVEX checks the fields that only EVEX has.
 func (d *decoder) legalEVEX(r *row) bool {
+	if d.vl == 3 {
+		return false
+	}
 	vvvv := d.VVVV
 	if r.attr&attrVSIB != 0 {
 		vvvv &= 15 // the fifth bit belongs to the index
@@ -43,8 +92,8 @@ func (d *decoder) legalEVEX(r *row) bool {
 	if aaa != 0 && r.attr&attrMask == 0 || aaa == 0 && r.attr&attrMaskReq != 0 {
 		return false
 	}
-	if d.Ctl&evexZ != 0 && (r.attr&attrZero == 0 || aaa == 0) {
-		return false
+	if d.Ctl&evexZ != 0 && (r.attr&attrZero == 0 || aaa == 0 || d.HasMem() && r.ops[0]&accWrite != 0) {
+		return false // no zeroing without a mask, nor of memory
 	}
 	if d.Ctl&evexB == 0 {
 		return true

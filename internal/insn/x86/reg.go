@@ -94,19 +94,17 @@ const (
 	IF Flags = 1 << 9  // interrupt enable
 	DF Flags = 1 << 10 // direction
 	OF Flags = 1 << 11 // overflow
-	NT Flags = 1 << 14 // nested task
-	RF Flags = 1 << 16 // resume
 	AC Flags = 1 << 18 // alignment check
 	ID Flags = 1 << 21 // cpuid available
 
 	// StatusFlags are those that arithmetic sets.
 	StatusFlags = CF | PF | AF | ZF | SF | OF
-	// AllFlags is every bit of RFLAGS that has a meaning, privileged ones too.
-	AllFlags Flags = 0x3f7fd5
+	// AllFlags are the flags above. What only a kernel can change is left out.
+	AllFlags = StatusFlags | TF | IF | DF | AC | ID
 )
 
-// String lists the flags by their letters in the manual's order, with the
-// privileged ones as one star.
+// String lists the flags by their letters in the manual's order, with one star
+// for those that no compiler uses.
 func (f Flags) String() string {
 	var b strings.Builder
 	for _, n := range flagNames {

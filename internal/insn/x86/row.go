@@ -37,6 +37,10 @@ const (
 	opX             // ModRM.rm: a register that is not a general one
 	opXReg          // ModRM.reg: a register that is not a general one
 	opXV            // vvvv: a register that is not a general one
+	opEM            // ModRM.rm: one of eight registers, or memory
+	opE             // ModRM.rm: one of eight registers
+	opEReg          // ModRM.reg: one of eight registers
+	opEV            // vvvv: one of eight registers
 	opSeg           // ModRM.reg: segment register
 	opCR            // ModRM.reg: control register
 	opDR            // ModRM.reg: debug register
@@ -111,6 +115,7 @@ const (
 	attrRound                    // EVEX: b may be set with registers: rounding, L'L is not a length
 	attrSAE                      // EVEX: b may be set with registers
 	attrVVVV                     // vvvv names an operand
+	attrUnique                   // the destination is none of the sources
 	attrNoMem16                  // no 16-bit addressing
 )
 

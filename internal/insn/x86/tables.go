@@ -5,1014 +5,2346 @@ package x86
 // rows are the lines of opcodes.txt, expanded; row 0 means unknown.
 var rows = [...]row{
 	{attr: attrModRM},
-	{name: 9, ops: [6]operand{opRM | sz8 | accRead | accWrite, opReg | sz8 | accRead}, attr: attrModRM | attrLock, flags: 1},               // 1 add
-	{name: 385, ops: [6]operand{opRM | sz8 | accRead | accWrite, opReg | sz8 | accRead}, attr: attrModRM | attrLock, flags: 3},             // 2 or
-	{name: 7, ops: [6]operand{opRM | sz8 | accRead | accWrite, opReg | sz8 | accRead}, attr: attrModRM | attrLock, flags: 2},               // 3 adc
-	{name: 585, ops: [6]operand{opRM | sz8 | accRead | accWrite, opReg | sz8 | accRead}, attr: attrModRM | attrLock, flags: 2},             // 4 sbb
-	{name: 31, ops: [6]operand{opRM | sz8 | accRead | accWrite, opReg | sz8 | accRead}, attr: attrModRM | attrLock, flags: 3},              // 5 and
-	{name: 641, ops: [6]operand{opRM | sz8 | accRead | accWrite, opReg | sz8 | accRead}, attr: attrModRM | attrLock | attrIdiom, flags: 1}, // 6 sub
-	{name: 705, ops: [6]operand{opRM | sz8 | accRead | accWrite, opReg | sz8 | accRead}, attr: attrModRM | attrLock | attrIdiom, flags: 3}, // 7 xor
-	{name: 92, ops: [6]operand{opRM | sz8 | accRead, opReg | sz8 | accRead}, attr: attrModRM, flags: 1},                                    // 8 cmp
-	{name: 9, ops: [6]operand{opRM | szV | accRead | accWrite, opReg | szV | accRead}, attr: attrModRM | attrLock, flags: 1},               // 9 add
-	{name: 385, ops: [6]operand{opRM | szV | accRead | accWrite, opReg | szV | accRead}, attr: attrModRM | attrLock, flags: 3},             // 10 or
-	{name: 7, ops: [6]operand{opRM | szV | accRead | accWrite, opReg | szV | accRead}, attr: attrModRM | attrLock, flags: 2},               // 11 adc
-	{name: 585, ops: [6]operand{opRM | szV | accRead | accWrite, opReg | szV | accRead}, attr: attrModRM | attrLock, flags: 2},             // 12 sbb
-	{name: 31, ops: [6]operand{opRM | szV | accRead | accWrite, opReg | szV | accRead}, attr: attrModRM | attrLock, flags: 3},              // 13 and
-	{name: 641, ops: [6]operand{opRM | szV | accRead | accWrite, opReg | szV | accRead}, attr: attrModRM | attrLock | attrIdiom, flags: 1}, // 14 sub
-	{name: 705, ops: [6]operand{opRM | szV | accRead | accWrite, opReg | szV | accRead}, attr: attrModRM | attrLock | attrIdiom, flags: 3}, // 15 xor
-	{name: 92, ops: [6]operand{opRM | szV | accRead, opReg | szV | accRead}, attr: attrModRM, flags: 1},                                    // 16 cmp
-	{name: 9, ops: [6]operand{opReg | sz8 | accRead | accWrite, opRM | sz8 | accRead}, attr: attrModRM, flags: 1},                          // 17 add
-	{name: 385, ops: [6]operand{opReg | sz8 | accRead | accWrite, opRM | sz8 | accRead}, attr: attrModRM, flags: 3},                        // 18 or
-	{name: 7, ops: [6]operand{opReg | sz8 | accRead | accWrite, opRM | sz8 | accRead}, attr: attrModRM, flags: 2},                          // 19 adc
-	{name: 585, ops: [6]operand{opReg | sz8 | accRead | accWrite, opRM | sz8 | accRead}, attr: attrModRM, flags: 2},                        // 20 sbb
-	{name: 31, ops: [6]operand{opReg | sz8 | accRead | accWrite, opRM | sz8 | accRead}, attr: attrModRM, flags: 3},                         // 21 and
-	{name: 641, ops: [6]operand{opReg | sz8 | accRead | accWrite, opRM | sz8 | accRead}, attr: attrModRM | attrIdiom, flags: 1},            // 22 sub
-	{name: 705, ops: [6]operand{opReg | sz8 | accRead | accWrite, opRM | sz8 | accRead}, attr: attrModRM | attrIdiom, flags: 3},            // 23 xor
-	{name: 92, ops: [6]operand{opReg | sz8 | accRead, opRM | sz8 | accRead}, attr: attrModRM, flags: 1},                                    // 24 cmp
-	{name: 9, ops: [6]operand{opReg | szV | accRead | accWrite, opRM | szV | accRead}, attr: attrModRM, flags: 1},                          // 25 add
-	{name: 385, ops: [6]operand{opReg | szV | accRead | accWrite, opRM | szV | accRead}, attr: attrModRM, flags: 3},                        // 26 or
-	{name: 7, ops: [6]operand{opReg | szV | accRead | accWrite, opRM | szV | accRead}, attr: attrModRM, flags: 2},                          // 27 adc
-	{name: 585, ops: [6]operand{opReg | szV | accRead | accWrite, opRM | szV | accRead}, attr: attrModRM, flags: 2},                        // 28 sbb
-	{name: 31, ops: [6]operand{opReg | szV | accRead | accWrite, opRM | szV | accRead}, attr: attrModRM, flags: 3},                         // 29 and
-	{name: 641, ops: [6]operand{opReg | szV | accRead | accWrite, opRM | szV | accRead}, attr: attrModRM | attrIdiom, flags: 1},            // 30 sub
-	{name: 705, ops: [6]operand{opReg | szV | accRead | accWrite, opRM | szV | accRead}, attr: attrModRM | attrIdiom, flags: 3},            // 31 xor
-	{name: 92, ops: [6]operand{opReg | szV | accRead, opRM | szV | accRead}, attr: attrModRM, flags: 1},                                    // 32 cmp
-	{name: 9, ops: [6]operand{opFixed | sz8 | 0<<opFixedShift | accRead | accWrite}, flags: 1, imm: imm8},                                  // 33 add
-	{name: 385, ops: [6]operand{opFixed | sz8 | 0<<opFixedShift | accRead | accWrite}, flags: 3, imm: imm8},                                // 34 or
-	{name: 7, ops: [6]operand{opFixed | sz8 | 0<<opFixedShift | accRead | accWrite}, flags: 2, imm: imm8},                                  // 35 adc
-	{name: 585, ops: [6]operand{opFixed | sz8 | 0<<opFixedShift | accRead | accWrite}, flags: 2, imm: imm8},                                // 36 sbb
-	{name: 31, ops: [6]operand{opFixed | sz8 | 0<<opFixedShift | accRead | accWrite}, flags: 3, imm: imm8},                                 // 37 and
-	{name: 641, ops: [6]operand{opFixed | sz8 | 0<<opFixedShift | accRead | accWrite}, flags: 1, imm: imm8},                                // 38 sub
-	{name: 705, ops: [6]operand{opFixed | sz8 | 0<<opFixedShift | accRead | accWrite}, flags: 3, imm: imm8},                                // 39 xor
-	{name: 92, ops: [6]operand{opFixed | sz8 | 0<<opFixedShift | accRead}, flags: 1, imm: imm8},                                            // 40 cmp
-	{name: 9, ops: [6]operand{opFixed | szV | 0<<opFixedShift | accRead | accWrite}, flags: 1, imm: immZ},                                  // 41 add
-	{name: 385, ops: [6]operand{opFixed | szV | 0<<opFixedShift | accRead | accWrite}, flags: 3, imm: immZ},                                // 42 or
-	{name: 7, ops: [6]operand{opFixed | szV | 0<<opFixedShift | accRead | accWrite}, flags: 2, imm: immZ},                                  // 43 adc
-	{name: 585, ops: [6]operand{opFixed | szV | 0<<opFixedShift | accRead | accWrite}, flags: 2, imm: immZ},                                // 44 sbb
-	{name: 31, ops: [6]operand{opFixed | szV | 0<<opFixedShift | accRead | accWrite}, flags: 3, imm: immZ},                                 // 45 and
-	{name: 641, ops: [6]operand{opFixed | szV | 0<<opFixedShift | accRead | accWrite}, flags: 1, imm: immZ},                                // 46 sub
-	{name: 705, ops: [6]operand{opFixed | szV | 0<<opFixedShift | accRead | accWrite}, flags: 3, imm: immZ},                                // 47 xor
-	{name: 92, ops: [6]operand{opFixed | szV | 0<<opFixedShift | accRead}, flags: 1, imm: immZ},                                            // 48 cmp
-	{name: 547, ops: [6]operand{opPush | accWrite | accRead}},                                                                              // 49 push
-	{name: 499, ops: [6]operand{opPop | accRead | accRead}},                                                                                // 50 pop
-	{name: 130, ops: [6]operand{opFixed | sz8 | 0<<opFixedShift | accRead | accWrite}, flags: 47},                                          // 51 daa
-	{name: 131, ops: [6]operand{opFixed | sz8 | 0<<opFixedShift | accRead | accWrite}, flags: 47},                                          // 52 das
-	{name: 1, ops: [6]operand{opFixed | sz16 | 0<<opFixedShift | accRead | accWrite}, flags: 46},                                           // 53 aaa
-	{name: 6, ops: [6]operand{opFixed | sz16 | 0<<opFixedShift | accRead | accWrite}, flags: 46},                                           // 54 aas
-	{name: 261, ops: [6]operand{opOpc | szV | accRead | accWrite}, flags: 4},                                                               // 55 inc
-	{name: 132, ops: [6]operand{opOpc | szV | accRead | accWrite}, flags: 4},                                                               // 56 dec
-	{name: 547, ops: [6]operand{opPush | accWrite | accRead, opOpc | szV | accRead}, attr: attrD64},                                        // 57 push
-	{name: 499, ops: [6]operand{opPop | accRead | accRead, opOpc | szV | accWrite}, attr: attrD64},                                         // 58 pop
-	{name: 548, ops: [6]operand{opPush | accWrite | accRead}, attr: attrAll},                                                               // 59 pusha
-	{name: 500, ops: [6]operand{opPop | accRead | accRead}, attr: attrAll},                                                                 // 60 popa
-	{name: 50, ops: [6]operand{opReg | szV | accRead, opM | accRead}, attr: attrModRM | attrPriv},                                          // 61 bound
-	{name: 370, ops: [6]operand{opReg | szV | accWrite, opRM | sz32 | accRead}, attr: attrModRM},                                           // 62 movsxd
-	{name: 37, ops: [6]operand{opRM | sz16 | accRead | accWrite, opReg | sz16 | accRead}, attr: attrModRM, flags: 20},                      // 63 arpl
-	{name: 547, ops: [6]operand{opPush | accWrite | accRead}, attr: attrD64, imm: immZ},                                                    // 64 push
-	{name: 259, ops: [6]operand{opReg | szV | accWrite, opRM | szV | accRead}, attr: attrModRM, flags: 15, imm: immZ},                      // 65 imul
-	{name: 547, ops: [6]operand{opPush | accWrite | accRead}, attr: attrD64, imm: imm8},                                                    // 66 push
-	{name: 259, ops: [6]operand{opReg | szV | accWrite, opRM | szV | accRead}, attr: attrModRM, flags: 15, imm: imm8},                      // 67 imul
-	{name: 263, ops: [6]operand{opDst | accWrite, opFixed | sz16 | 2<<opFixedShift | accRead}, attr: attrRep | attrPriv, flags: 29},        // 68 ins
-	{name: 389, ops: [6]operand{opSrc | accRead, opFixed | sz16 | 2<<opFixedShift | accRead}, attr: attrRep | attrPriv, flags: 29},         // 69 outs
-	{name: 294, attr: attrF64, flags: 31, imm: immRel8, br: BranchJcc},                                                                     // 70 jo
-	{name: 290, attr: attrF64, flags: 31, imm: immRel8, br: BranchJcc},                                                                     // 71 jno
-	{name: 278, attr: attrF64, flags: 32, imm: immRel8, br: BranchJcc},                                                                     // 72 jb
-	{name: 286, attr: attrF64, flags: 32, imm: immRel8, br: BranchJcc},                                                                     // 73 jnb
-	{name: 298, attr: attrF64, flags: 33, imm: immRel8, br: BranchJcc},                                                                     // 74 jz
-	{name: 293, attr: attrF64, flags: 33, imm: immRel8, br: BranchJcc},                                                                     // 75 jnz
-	{name: 279, attr: attrF64, flags: 34, imm: immRel8, br: BranchJcc},                                                                     // 76 jbe
-	{name: 287, attr: attrF64, flags: 34, imm: immRel8, br: BranchJcc},                                                                     // 77 jnbe
-	{name: 297, attr: attrF64, flags: 35, imm: immRel8, br: BranchJcc},                                                                     // 78 js
-	{name: 292, attr: attrF64, flags: 35, imm: immRel8, br: BranchJcc},                                                                     // 79 jns
-	{name: 295, attr: attrF64, flags: 36, imm: immRel8, br: BranchJcc},                                                                     // 80 jp
-	{name: 291, attr: attrF64, flags: 36, imm: immRel8, br: BranchJcc},                                                                     // 81 jnp
-	{name: 282, attr: attrF64, flags: 37, imm: immRel8, br: BranchJcc},                                                                     // 82 jl
-	{name: 288, attr: attrF64, flags: 37, imm: immRel8, br: BranchJcc},                                                                     // 83 jnl
-	{name: 283, attr: attrF64, flags: 38, imm: immRel8, br: BranchJcc},                                                                     // 84 jle
-	{name: 289, attr: attrF64, flags: 38, imm: immRel8, br: BranchJcc},                                                                     // 85 jnle
-	{name: 9, ops: [6]operand{opRM | sz8 | accRead | accWrite}, attr: attrModRM | attrLock, flags: 1, imm: imm8},                           // 86 add
-	{name: 385, ops: [6]operand{opRM | sz8 | accRead | accWrite}, attr: attrModRM | attrLock, flags: 3, imm: imm8},                         // 87 or
-	{name: 7, ops: [6]operand{opRM | sz8 | accRead | accWrite}, attr: attrModRM | attrLock, flags: 2, imm: imm8},                           // 88 adc
-	{name: 585, ops: [6]operand{opRM | sz8 | accRead | accWrite}, attr: attrModRM | attrLock, flags: 2, imm: imm8},                         // 89 sbb
-	{name: 31, ops: [6]operand{opRM | sz8 | accRead | accWrite}, attr: attrModRM | attrLock, flags: 3, imm: imm8},                          // 90 and
-	{name: 641, ops: [6]operand{opRM | sz8 | accRead | accWrite}, attr: attrModRM | attrLock, flags: 1, imm: imm8},                         // 91 sub
-	{name: 705, ops: [6]operand{opRM | sz8 | accRead | accWrite}, attr: attrModRM | attrLock, flags: 3, imm: imm8},                         // 92 xor
-	{name: 92, ops: [6]operand{opRM | sz8 | accRead}, attr: attrModRM, flags: 1, imm: imm8},                                                // 93 cmp
-	{name: 9, ops: [6]operand{opRM | szV | accRead | accWrite}, attr: attrModRM | attrLock, flags: 1, imm: immZ},                           // 94 add
-	{name: 385, ops: [6]operand{opRM | szV | accRead | accWrite}, attr: attrModRM | attrLock, flags: 3, imm: immZ},                         // 95 or
-	{name: 7, ops: [6]operand{opRM | szV | accRead | accWrite}, attr: attrModRM | attrLock, flags: 2, imm: immZ},                           // 96 adc
-	{name: 585, ops: [6]operand{opRM | szV | accRead | accWrite}, attr: attrModRM | attrLock, flags: 2, imm: immZ},                         // 97 sbb
-	{name: 31, ops: [6]operand{opRM | szV | accRead | accWrite}, attr: attrModRM | attrLock, flags: 3, imm: immZ},                          // 98 and
-	{name: 641, ops: [6]operand{opRM | szV | accRead | accWrite}, attr: attrModRM | attrLock, flags: 1, imm: immZ},                         // 99 sub
-	{name: 705, ops: [6]operand{opRM | szV | accRead | accWrite}, attr: attrModRM | attrLock, flags: 3, imm: immZ},                         // 100 xor
-	{name: 92, ops: [6]operand{opRM | szV | accRead}, attr: attrModRM, flags: 1, imm: immZ},                                                // 101 cmp
-	{name: 9, ops: [6]operand{opRM | sz8 | accRead | accWrite}, attr: attrModRM | attrLock, flags: 1, imm: imm8},                           // 102 add
-	{name: 385, ops: [6]operand{opRM | sz8 | accRead | accWrite}, attr: attrModRM | attrLock, flags: 3, imm: imm8},                         // 103 or
-	{name: 7, ops: [6]operand{opRM | sz8 | accRead | accWrite}, attr: attrModRM | attrLock, flags: 2, imm: imm8},                           // 104 adc
-	{name: 585, ops: [6]operand{opRM | sz8 | accRead | accWrite}, attr: attrModRM | attrLock, flags: 2, imm: imm8},                         // 105 sbb
-	{name: 31, ops: [6]operand{opRM | sz8 | accRead | accWrite}, attr: attrModRM | attrLock, flags: 3, imm: imm8},                          // 106 and
-	{name: 641, ops: [6]operand{opRM | sz8 | accRead | accWrite}, attr: attrModRM | attrLock, flags: 1, imm: imm8},                         // 107 sub
-	{name: 705, ops: [6]operand{opRM | sz8 | accRead | accWrite}, attr: attrModRM | attrLock, flags: 3, imm: imm8},                         // 108 xor
-	{name: 92, ops: [6]operand{opRM | sz8 | accRead}, attr: attrModRM, flags: 1, imm: imm8},                                                // 109 cmp
-	{name: 9, ops: [6]operand{opRM | szV | accRead | accWrite}, attr: attrModRM | attrLock, flags: 1, imm: imm8},                           // 110 add
-	{name: 385, ops: [6]operand{opRM | szV | accRead | accWrite}, attr: attrModRM | attrLock, flags: 3, imm: imm8},                         // 111 or
-	{name: 7, ops: [6]operand{opRM | szV | accRead | accWrite}, attr: attrModRM | attrLock, flags: 2, imm: imm8},                           // 112 adc
-	{name: 585, ops: [6]operand{opRM | szV | accRead | accWrite}, attr: attrModRM | attrLock, flags: 2, imm: imm8},                         // 113 sbb
-	{name: 31, ops: [6]operand{opRM | szV | accRead | accWrite}, attr: attrModRM | attrLock, flags: 3, imm: imm8},                          // 114 and
-	{name: 641, ops: [6]operand{opRM | szV | accRead | accWrite}, attr: attrModRM | attrLock, flags: 1, imm: imm8},                         // 115 sub
-	{name: 705, ops: [6]operand{opRM | szV | accRead | accWrite}, attr: attrModRM | attrLock, flags: 3, imm: imm8},                         // 116 xor
-	{name: 92, ops: [6]operand{opRM | szV | accRead}, attr: attrModRM, flags: 1, imm: imm8},                                                // 117 cmp
-	{name: 652, ops: [6]operand{opRM | sz8 | accRead, opReg | sz8 | accRead}, attr: attrModRM, flags: 3},                                   // 118 test
-	{name: 652, ops: [6]operand{opRM | szV | accRead, opReg | szV | accRead}, attr: attrModRM, flags: 3},                                   // 119 test
-	{name: 701, ops: [6]operand{opRM | sz8 | accRead | accWrite, opReg | sz8 | accRead | accWrite}, attr: attrModRM | attrLock},            // 120 xchg
-	{name: 701, ops: [6]operand{opRM | szV | accRead | accWrite, opReg | szV | accRead | accWrite}, attr: attrModRM | attrLock},            // 121 xchg
-	{name: 337, ops: [6]operand{opRM | sz8 | accWrite, opReg | sz8 | accRead}, attr: attrModRM},                                            // 122 mov
-	{name: 337, ops: [6]operand{opRM | szV | accWrite, opReg | szV | accRead}, attr: attrModRM},                                            // 123 mov
-	{name: 337, ops: [6]operand{opReg | sz8 | accWrite, opRM | sz8 | accRead}, attr: attrModRM},                                            // 124 mov
-	{name: 337, ops: [6]operand{opReg | szV | accWrite, opRM | szV | accRead}, attr: attrModRM},                                            // 125 mov
-	{name: 337, ops: [6]operand{opRM | szV | accWrite, opSeg | accRead}, attr: attrModRM},                                                  // 126 mov
-	{name: 304, ops: [6]operand{opReg | szV | accWrite, opM}, attr: attrModRM},                                                             // 127 lea
-	{name: 337, ops: [6]operand{opSeg | accRead, opRM | sz16 | accRead}, attr: attrModRM},                                                  // 128 mov
-	{name: 499, ops: [6]operand{opPop | accRead | accRead, opRM | szV | accWrite}, attr: attrModRM | attrD64},                              // 129 pop
-	{name: 408}, // 130 pause
-	{name: 383}, // 131 nop
-	{name: 701, ops: [6]operand{opOpc | szV | accRead | accWrite, opFixed | szV | 0<<opFixedShift | accRead | accWrite}},  // 132 xchg
-	{name: 59, ops: [6]operand{opFixed | sz8 | 0<<opFixedShift | accRead, opFixed | sz16 | 0<<opFixedShift | accWrite}},   // 133 cbw
-	{name: 129, ops: [6]operand{opFixed | sz16 | 0<<opFixedShift | accRead, opFixed | sz32 | 0<<opFixedShift | accWrite}}, // 134 cwde
-	{name: 61, ops: [6]operand{opFixed | sz32 | 0<<opFixedShift | accRead, opFixed | sz64 | 0<<opFixedShift | accWrite}},  // 135 cdqe
-	{name: 128, ops: [6]operand{opFixed | sz16 | 0<<opFixedShift | accRead, opFixed | sz16 | 2<<opFixedShift | accWrite}}, // 136 cwd
-	{name: 60, ops: [6]operand{opFixed | sz32 | 0<<opFixedShift | accRead, opFixed | sz32 | 2<<opFixedShift | accWrite}},  // 137 cdq
-	{name: 104, ops: [6]operand{opFixed | sz64 | 0<<opFixedShift | accRead, opFixed | sz64 | 2<<opFixedShift | accWrite}}, // 138 cqo
-	{name: 58, ops: [6]operand{opPush | accWrite | accRead, opPush | accWrite | accRead}, imm: immFar, br: BranchFarCall}, // 139 call
-	{name: 240, attr: attrFP}, // 140 fwait
-	{name: 549, ops: [6]operand{opPush | accWrite | accRead}, attr: attrD64, flags: 41},                                                                                                            // 141 pushf
-	{name: 502, ops: [6]operand{opPop | accRead | accRead}, attr: attrD64, flags: 42},                                                                                                              // 142 popf
-	{name: 581, ops: [6]operand{opFixed | sz8 | 0<<opFixedShift | accRead}, flags: 40},                                                                                                             // 143 sahf
-	{name: 299, ops: [6]operand{opFixed | sz8 | 0<<opFixedShift | accWrite}, flags: 39},                                                                                                            // 144 lahf
-	{name: 337, ops: [6]operand{opFixed | sz8 | 0<<opFixedShift | accWrite, opMoffs | accRead}, imm: immMoffs},                                                                                     // 145 mov
-	{name: 337, ops: [6]operand{opFixed | szV | 0<<opFixedShift | accWrite, opMoffs | accRead}, imm: immMoffs},                                                                                     // 146 mov
-	{name: 337, ops: [6]operand{opFixed | sz8 | 0<<opFixedShift | accRead, opMoffs | accWrite}, imm: immMoffs},                                                                                     // 147 mov
-	{name: 337, ops: [6]operand{opFixed | szV | 0<<opFixedShift | accRead, opMoffs | accWrite}, imm: immMoffs},                                                                                     // 148 mov
-	{name: 364, ops: [6]operand{opDst | accWrite, opSrc | accRead}, attr: attrRep, flags: 29},                                                                                                      // 149 movs
-	{name: 95, ops: [6]operand{opSrc | accRead, opDst | accRead}, attr: attrRep, flags: 30},                                                                                                        // 150 cmps
-	{name: 652, ops: [6]operand{opFixed | sz8 | 0<<opFixedShift | accRead}, flags: 3, imm: imm8},                                                                                                   // 151 test
-	{name: 652, ops: [6]operand{opFixed | szV | 0<<opFixedShift | accRead}, flags: 3, imm: immZ},                                                                                                   // 152 test
-	{name: 638, ops: [6]operand{opDst | accWrite, opFixed | sz8 | 0<<opFixedShift | accRead}, attr: attrRep, flags: 29},                                                                            // 153 stos
-	{name: 638, ops: [6]operand{opDst | accWrite, opFixed | szV | 0<<opFixedShift | accRead}, attr: attrRep, flags: 29},                                                                            // 154 stos
-	{name: 315, ops: [6]operand{opSrc | accRead, opFixed | sz8 | 0<<opFixedShift | accWrite}, attr: attrRep, flags: 29},                                                                            // 155 lods
-	{name: 315, ops: [6]operand{opSrc | accRead, opFixed | szV | 0<<opFixedShift | accWrite}, attr: attrRep, flags: 29},                                                                            // 156 lods
-	{name: 586, ops: [6]operand{opDst | accRead, opFixed | sz8 | 0<<opFixedShift | accRead}, attr: attrRep, flags: 30},                                                                             // 157 scas
-	{name: 586, ops: [6]operand{opDst | accRead, opFixed | szV | 0<<opFixedShift | accRead}, attr: attrRep, flags: 30},                                                                             // 158 scas
-	{name: 337, ops: [6]operand{opOpc | sz8 | accWrite}, imm: imm8},                                                                                                                                // 159 mov
-	{name: 337, ops: [6]operand{opOpc | szV | accWrite}, imm: immV},                                                                                                                                // 160 mov
-	{name: 571, ops: [6]operand{opRM | sz8 | accRead | accWrite}, attr: attrModRM | attrCount, flags: 9, imm: imm8},                                                                                // 161 rol
-	{name: 572, ops: [6]operand{opRM | sz8 | accRead | accWrite}, attr: attrModRM | attrCount, flags: 9, imm: imm8},                                                                                // 162 ror
-	{name: 618, ops: [6]operand{opRM | sz8 | accRead | accWrite}, attr: attrModRM | attrCount, flags: 6, imm: imm8},                                                                                // 163 shl
-	{name: 620, ops: [6]operand{opRM | sz8 | accRead | accWrite}, attr: attrModRM | attrCount, flags: 6, imm: imm8},                                                                                // 164 shr
-	{name: 618, ops: [6]operand{opRM | sz8 | accRead | accWrite}, attr: attrModRM | attrCount, flags: 6, imm: imm8},                                                                                // 165 shl
-	{name: 583, ops: [6]operand{opRM | sz8 | accRead | accWrite}, attr: attrModRM | attrCount, flags: 6, imm: imm8},                                                                                // 166 sar
-	{name: 571, ops: [6]operand{opRM | szV | accRead | accWrite}, attr: attrModRM | attrCount, flags: 9, imm: imm8},                                                                                // 167 rol
-	{name: 572, ops: [6]operand{opRM | szV | accRead | accWrite}, attr: attrModRM | attrCount, flags: 9, imm: imm8},                                                                                // 168 ror
-	{name: 618, ops: [6]operand{opRM | szV | accRead | accWrite}, attr: attrModRM | attrCount, flags: 6, imm: imm8},                                                                                // 169 shl
-	{name: 620, ops: [6]operand{opRM | szV | accRead | accWrite}, attr: attrModRM | attrCount, flags: 6, imm: imm8},                                                                                // 170 shr
-	{name: 618, ops: [6]operand{opRM | szV | accRead | accWrite}, attr: attrModRM | attrCount, flags: 6, imm: imm8},                                                                                // 171 shl
-	{name: 583, ops: [6]operand{opRM | szV | accRead | accWrite}, attr: attrModRM | attrCount, flags: 6, imm: imm8},                                                                                // 172 sar
-	{name: 551, ops: [6]operand{opRM | sz8 | accRead | accWrite}, attr: attrModRM, flags: 12, imm: imm8},                                                                                           // 173 rcl
-	{name: 554, ops: [6]operand{opRM | sz8 | accRead | accWrite}, attr: attrModRM, flags: 12, imm: imm8},                                                                                           // 174 rcr
-	{name: 551, ops: [6]operand{opRM | szV | accRead | accWrite}, attr: attrModRM, flags: 12, imm: imm8},                                                                                           // 175 rcl
-	{name: 554, ops: [6]operand{opRM | szV | accRead | accWrite}, attr: attrModRM, flags: 12, imm: imm8},                                                                                           // 176 rcr
-	{name: 568, ops: [6]operand{opPop | accRead | accRead}, attr: attrF64, imm: imm16, br: BranchRet},                                                                                              // 177 ret
-	{name: 568, ops: [6]operand{opPop | accRead | accRead}, attr: attrF64, br: BranchRet},                                                                                                          // 178 ret
-	{name: 306, ops: [6]operand{opReg | szV | accWrite, opM | accRead}, attr: attrModRM},                                                                                                           // 179 les
-	{name: 303, ops: [6]operand{opReg | szV | accWrite, opM | accRead}, attr: attrModRM},                                                                                                           // 180 lds
-	{name: 337, ops: [6]operand{opRM | sz8 | accWrite}, attr: attrModRM, imm: imm8},                                                                                                                // 181 mov
-	{name: 337, ops: [6]operand{opRM | szV | accWrite}, attr: attrModRM, imm: immZ},                                                                                                                // 182 mov
-	{name: 698, ops: [6]operand{opFixed | sz32 | 0<<opFixedShift | accCond}, attr: attrModRM, imm: imm8},                                                                                           // 183 xabort
-	{name: 700, ops: [6]operand{opFixed | sz32 | 0<<opFixedShift | accCond}, attr: attrModRM, imm: immRelZ, br: BranchXBegin},                                                                      // 184 xbegin
-	{name: 150, ops: [6]operand{opPush | accWrite | accRead, opFixed | szV | 5<<opFixedShift | accRead | accWrite}, attr: attrD64, imm: imm16x8},                                                   // 185 enter
-	{name: 305, ops: [6]operand{opPop | accRead | accRead, opFixed | szV | 4<<opFixedShift, opFixed | szV | 5<<opFixedShift | accRead, opFixed | szV | 5<<opFixedShift | accWrite}, attr: attrD64}, // 186 leave
-	{name: 569, ops: [6]operand{opPop | accRead | accRead}, imm: imm16, br: BranchFarRet},                                                                                                          // 187 retf
-	{name: 569, ops: [6]operand{opPop | accRead | accRead}, br: BranchFarRet},                                                                                                                      // 188 retf
-	{name: 268, br: BranchTrap},                                                                                                                      // 189 int3
-	{name: 266, imm: imm8, br: BranchTrap},                                                                                                           // 190 int
-	{name: 269, flags: 31, br: BranchTrap},                                                                                                           // 191 into
-	{name: 277, ops: [6]operand{opPop | accRead | accRead}, flags: 49, br: BranchIRet},                                                               // 192 iret
-	{name: 571, ops: [6]operand{opRM | sz8 | accRead | accWrite}, attr: attrModRM, flags: 8},                                                         // 193 rol
-	{name: 572, ops: [6]operand{opRM | sz8 | accRead | accWrite}, attr: attrModRM, flags: 8},                                                         // 194 ror
-	{name: 618, ops: [6]operand{opRM | sz8 | accRead | accWrite}, attr: attrModRM, flags: 5},                                                         // 195 shl
-	{name: 620, ops: [6]operand{opRM | sz8 | accRead | accWrite}, attr: attrModRM, flags: 5},                                                         // 196 shr
-	{name: 618, ops: [6]operand{opRM | sz8 | accRead | accWrite}, attr: attrModRM, flags: 5},                                                         // 197 shl
-	{name: 583, ops: [6]operand{opRM | sz8 | accRead | accWrite}, attr: attrModRM, flags: 5},                                                         // 198 sar
-	{name: 571, ops: [6]operand{opRM | szV | accRead | accWrite}, attr: attrModRM, flags: 8},                                                         // 199 rol
-	{name: 572, ops: [6]operand{opRM | szV | accRead | accWrite}, attr: attrModRM, flags: 8},                                                         // 200 ror
-	{name: 618, ops: [6]operand{opRM | szV | accRead | accWrite}, attr: attrModRM, flags: 5},                                                         // 201 shl
-	{name: 620, ops: [6]operand{opRM | szV | accRead | accWrite}, attr: attrModRM, flags: 5},                                                         // 202 shr
-	{name: 618, ops: [6]operand{opRM | szV | accRead | accWrite}, attr: attrModRM, flags: 5},                                                         // 203 shl
-	{name: 583, ops: [6]operand{opRM | szV | accRead | accWrite}, attr: attrModRM, flags: 5},                                                         // 204 sar
-	{name: 571, ops: [6]operand{opRM | sz8 | accRead | accWrite, opFixed | sz8 | 1<<opFixedShift | accRead}, attr: attrModRM, flags: 10},             // 205 rol
-	{name: 572, ops: [6]operand{opRM | sz8 | accRead | accWrite, opFixed | sz8 | 1<<opFixedShift | accRead}, attr: attrModRM, flags: 10},             // 206 ror
-	{name: 618, ops: [6]operand{opRM | sz8 | accRead | accWrite, opFixed | sz8 | 1<<opFixedShift | accRead}, attr: attrModRM, flags: 7},              // 207 shl
-	{name: 620, ops: [6]operand{opRM | sz8 | accRead | accWrite, opFixed | sz8 | 1<<opFixedShift | accRead}, attr: attrModRM, flags: 7},              // 208 shr
-	{name: 618, ops: [6]operand{opRM | sz8 | accRead | accWrite, opFixed | sz8 | 1<<opFixedShift | accRead}, attr: attrModRM, flags: 7},              // 209 shl
-	{name: 583, ops: [6]operand{opRM | sz8 | accRead | accWrite, opFixed | sz8 | 1<<opFixedShift | accRead}, attr: attrModRM, flags: 7},              // 210 sar
-	{name: 571, ops: [6]operand{opRM | szV | accRead | accWrite, opFixed | sz8 | 1<<opFixedShift | accRead}, attr: attrModRM, flags: 10},             // 211 rol
-	{name: 572, ops: [6]operand{opRM | szV | accRead | accWrite, opFixed | sz8 | 1<<opFixedShift | accRead}, attr: attrModRM, flags: 10},             // 212 ror
-	{name: 618, ops: [6]operand{opRM | szV | accRead | accWrite, opFixed | sz8 | 1<<opFixedShift | accRead}, attr: attrModRM, flags: 7},              // 213 shl
-	{name: 620, ops: [6]operand{opRM | szV | accRead | accWrite, opFixed | sz8 | 1<<opFixedShift | accRead}, attr: attrModRM, flags: 7},              // 214 shr
-	{name: 618, ops: [6]operand{opRM | szV | accRead | accWrite, opFixed | sz8 | 1<<opFixedShift | accRead}, attr: attrModRM, flags: 7},              // 215 shl
-	{name: 583, ops: [6]operand{opRM | szV | accRead | accWrite, opFixed | sz8 | 1<<opFixedShift | accRead}, attr: attrModRM, flags: 7},              // 216 sar
-	{name: 551, ops: [6]operand{opRM | sz8 | accRead | accWrite}, attr: attrModRM, flags: 11},                                                        // 217 rcl
-	{name: 554, ops: [6]operand{opRM | sz8 | accRead | accWrite}, attr: attrModRM, flags: 11},                                                        // 218 rcr
-	{name: 551, ops: [6]operand{opRM | szV | accRead | accWrite}, attr: attrModRM, flags: 11},                                                        // 219 rcl
-	{name: 554, ops: [6]operand{opRM | szV | accRead | accWrite}, attr: attrModRM, flags: 11},                                                        // 220 rcr
-	{name: 551, ops: [6]operand{opRM | sz8 | accRead | accWrite, opFixed | sz8 | 1<<opFixedShift | accRead}, attr: attrModRM, flags: 12},             // 221 rcl
-	{name: 554, ops: [6]operand{opRM | sz8 | accRead | accWrite, opFixed | sz8 | 1<<opFixedShift | accRead}, attr: attrModRM, flags: 12},             // 222 rcr
-	{name: 551, ops: [6]operand{opRM | szV | accRead | accWrite, opFixed | sz8 | 1<<opFixedShift | accRead}, attr: attrModRM, flags: 12},             // 223 rcl
-	{name: 554, ops: [6]operand{opRM | szV | accRead | accWrite, opFixed | sz8 | 1<<opFixedShift | accRead}, attr: attrModRM, flags: 12},             // 224 rcr
-	{name: 4, ops: [6]operand{opFixed | sz16 | 0<<opFixedShift | accRead | accWrite}, attr: attrDiv, flags: 48, imm: imm8},                           // 225 aam
-	{name: 2, ops: [6]operand{opFixed | sz16 | 0<<opFixedShift | accRead | accWrite}, flags: 48, imm: imm8},                                          // 226 aad
-	{name: 582, ops: [6]operand{opFixed | sz8 | 0<<opFixedShift | accWrite}, flags: 24},                                                              // 227 salc
-	{name: 704, ops: [6]operand{opMemIn | accRead, opFixed | szA | 3<<opFixedShift | accRead, opFixed | sz8 | 0<<opFixedShift | accRead | accWrite}}, // 228 xlat
-	{name: 318, ops: [6]operand{opFixed | szA | 1<<opFixedShift | accRead | accWrite}, attr: attrF64, flags: 33, imm: immRel8, br: BranchLoop},       // 229 loopne
-	{name: 317, ops: [6]operand{opFixed | szA | 1<<opFixedShift | accRead | accWrite}, attr: attrF64, flags: 33, imm: immRel8, br: BranchLoop},       // 230 loope
-	{name: 316, ops: [6]operand{opFixed | szA | 1<<opFixedShift | accRead | accWrite}, attr: attrF64, imm: immRel8, br: BranchLoop},                  // 231 loop
-	{name: 280, ops: [6]operand{opFixed | szA | 1<<opFixedShift | accRead}, attr: attrF64, imm: immRel8, br: BranchLoop},                             // 232 jcxz
-	{name: 281, ops: [6]operand{opFixed | szA | 1<<opFixedShift | accRead}, attr: attrF64, imm: immRel8, br: BranchLoop},                             // 233 jecxz
-	{name: 296, ops: [6]operand{opFixed | szA | 1<<opFixedShift | accRead}, attr: attrF64, imm: immRel8, br: BranchLoop},                             // 234 jrcxz
-	{name: 260, ops: [6]operand{opFixed | sz8 | 0<<opFixedShift | accWrite}, attr: attrPriv, imm: imm8},                                              // 235 in
-	{name: 260, ops: [6]operand{opFixed | szV | 0<<opFixedShift | accWrite}, attr: attrPriv, imm: imm8},                                              // 236 in
-	{name: 388, ops: [6]operand{opFixed | sz8 | 0<<opFixedShift | accRead}, attr: attrPriv, imm: imm8},                                               // 237 out
-	{name: 388, ops: [6]operand{opFixed | szV | 0<<opFixedShift | accRead}, attr: attrPriv, imm: imm8},                                               // 238 out
-	{name: 58, ops: [6]operand{opPush | accWrite | accRead}, attr: attrF64, imm: immRelZ, br: BranchCall},                                            // 239 call
-	{name: 284, attr: attrF64, imm: immRelZ, br: BranchJmp},                                                                                          // 240 jmp
-	{name: 284, imm: immFar, br: BranchFarJmp},                                                                                                       // 241 jmp
-	{name: 284, attr: attrF64, imm: immRel8, br: BranchJmp},                                                                                          // 242 jmp
-	{name: 260, ops: [6]operand{opFixed | sz8 | 0<<opFixedShift | accWrite, opFixed | sz16 | 2<<opFixedShift | accRead}, attr: attrPriv},             // 243 in
-	{name: 260, ops: [6]operand{opFixed | szV | 0<<opFixedShift | accWrite, opFixed | sz16 | 2<<opFixedShift | accRead}, attr: attrPriv},             // 244 in
-	{name: 388, ops: [6]operand{opFixed | sz8 | 0<<opFixedShift | accRead, opFixed | sz16 | 2<<opFixedShift | accRead}, attr: attrPriv},              // 245 out
-	{name: 388, ops: [6]operand{opFixed | szV | 0<<opFixedShift | accRead, opFixed | sz16 | 2<<opFixedShift | accRead}, attr: attrPriv},              // 246 out
-	{name: 267, br: BranchTrap},                 // 247 int1
-	{name: 254, attr: attrPriv, br: BranchTrap}, // 248 hlt
-	{name: 75, flags: 25},                       // 249 cmc
-	{name: 652, ops: [6]operand{opRM | sz8 | accRead}, attr: attrModRM, flags: 3, imm: imm8},                                                                                                             // 250 test
-	{name: 652, ops: [6]operand{opRM | szV | accRead}, attr: attrModRM, flags: 3, imm: immZ},                                                                                                             // 251 test
-	{name: 384, ops: [6]operand{opRM | sz8 | accRead | accWrite}, attr: attrModRM | attrLock},                                                                                                            // 252 not
-	{name: 384, ops: [6]operand{opRM | szV | accRead | accWrite}, attr: attrModRM | attrLock},                                                                                                            // 253 not
-	{name: 382, ops: [6]operand{opRM | sz8 | accRead | accWrite}, attr: attrModRM | attrLock, flags: 1},                                                                                                  // 254 neg
-	{name: 382, ops: [6]operand{opRM | szV | accRead | accWrite}, attr: attrModRM | attrLock, flags: 1},                                                                                                  // 255 neg
-	{name: 375, ops: [6]operand{opRM | sz8 | accRead, opFixed | sz8 | 0<<opFixedShift | accRead, opFixed | sz16 | 0<<opFixedShift | accWrite}, attr: attrModRM, flags: 15},                               // 256 mul
-	{name: 259, ops: [6]operand{opRM | sz8 | accRead, opFixed | sz8 | 0<<opFixedShift | accRead, opFixed | sz16 | 0<<opFixedShift | accWrite}, attr: attrModRM, flags: 15},                               // 257 imul
-	{name: 375, ops: [6]operand{opRM | szV | accRead, opFixed | szV | 0<<opFixedShift | accRead | accWrite, opFixed | szV | 2<<opFixedShift | accWrite}, attr: attrModRM, flags: 15},                     // 258 mul
-	{name: 259, ops: [6]operand{opRM | szV | accRead, opFixed | szV | 0<<opFixedShift | accRead | accWrite, opFixed | szV | 2<<opFixedShift | accWrite}, attr: attrModRM, flags: 15},                     // 259 imul
-	{name: 133, ops: [6]operand{opRM | sz8 | accRead, opFixed | sz16 | 0<<opFixedShift | accRead | accWrite}, attr: attrModRM | attrDiv, flags: 16},                                                      // 260 div
-	{name: 258, ops: [6]operand{opRM | sz8 | accRead, opFixed | sz16 | 0<<opFixedShift | accRead | accWrite}, attr: attrModRM | attrDiv, flags: 16},                                                      // 261 idiv
-	{name: 133, ops: [6]operand{opRM | szV | accRead, opFixed | szV | 0<<opFixedShift | accRead | accWrite, opFixed | szV | 2<<opFixedShift | accRead | accWrite}, attr: attrModRM | attrDiv, flags: 16}, // 262 div
-	{name: 258, ops: [6]operand{opRM | szV | accRead, opFixed | szV | 0<<opFixedShift | accRead | accWrite, opFixed | szV | 2<<opFixedShift | accRead | accWrite}, attr: attrModRM | attrDiv, flags: 16}, // 263 idiv
-	{name: 63, flags: 23},                  // 264 clc
-	{name: 633, flags: 23},                 // 265 stc
-	{name: 69, attr: attrPriv, flags: 44},  // 266 cli
-	{name: 636, attr: attrPriv, flags: 44}, // 267 sti
-	{name: 64, flags: 43},                  // 268 cld
-	{name: 634, flags: 43},                 // 269 std
-	{name: 261, ops: [6]operand{opRM | sz8 | accRead | accWrite}, attr: attrModRM | attrLock, flags: 4},                          // 270 inc
-	{name: 132, ops: [6]operand{opRM | sz8 | accRead | accWrite}, attr: attrModRM | attrLock, flags: 4},                          // 271 dec
-	{name: 261, ops: [6]operand{opRM | szV | accRead | accWrite}, attr: attrModRM | attrLock, flags: 4},                          // 272 inc
-	{name: 132, ops: [6]operand{opRM | szV | accRead | accWrite}, attr: attrModRM | attrLock, flags: 4},                          // 273 dec
-	{name: 58, ops: [6]operand{opPush | accWrite | accRead, opRM | szV | accRead}, attr: attrModRM | attrF64, br: BranchCallInd}, // 274 call
-	{name: 58, ops: [6]operand{opPush | accWrite | accRead, opM | accRead}, attr: attrModRM, br: BranchFarCall},                  // 275 call
-	{name: 284, ops: [6]operand{opRM | szV | accRead}, attr: attrModRM | attrF64, br: BranchJmpInd},                              // 276 jmp
-	{name: 284, ops: [6]operand{opM | accRead}, attr: attrModRM, br: BranchFarJmp},                                               // 277 jmp
-	{name: 547, ops: [6]operand{opPush | accWrite | accRead, opRM | szV | accRead}, attr: attrModRM | attrD64},                   // 278 push
-	{name: 157, ops: [6]operand{opXM | accRead}, attr: attrModRM | attrFP},                                                       // 279 fadd
-	{name: 205, ops: [6]operand{opXM | accRead}, attr: attrModRM | attrFP},                                                       // 280 fmul
-	{name: 170, ops: [6]operand{opXM | accRead}, attr: attrModRM | attrFP},                                                       // 281 fcom
-	{name: 171, ops: [6]operand{opXM | accRead}, attr: attrModRM | attrFP},                                                       // 282 fcomp
-	{name: 230, ops: [6]operand{opXM | accRead}, attr: attrModRM | attrFP},                                                       // 283 fsub
-	{name: 232, ops: [6]operand{opXM | accRead}, attr: attrModRM | attrFP},                                                       // 284 fsubr
-	{name: 175, ops: [6]operand{opXM | accRead}, attr: attrModRM | attrFP},                                                       // 285 fdiv
-	{name: 177, ops: [6]operand{opXM | accRead}, attr: attrModRM | attrFP},                                                       // 286 fdivr
-	{name: 195, ops: [6]operand{opM | accRead}, attr: attrModRM | attrFP},                                                        // 287 fld
-	{name: 227, ops: [6]operand{opM | accWrite}, attr: attrModRM | attrFP},                                                       // 288 fst
-	{name: 198, ops: [6]operand{opM | accRead}, attr: attrModRM | attrFP},                                                        // 289 fldenv
-	{name: 197, ops: [6]operand{opM | accRead}, attr: attrModRM | attrFP},                                                        // 290 fldcw
-	{name: 215, ops: [6]operand{opM | accWrite}, attr: attrModRM},                                                                // 291 fnstenv
-	{name: 214, ops: [6]operand{opM | accWrite}, attr: attrModRM},                                                                // 292 fnstcw
-	{name: 195, attr: attrFP | attrModRM},                                                                                        // 293 fld
-	{name: 242, attr: attrFP | attrModRM},                                                                                        // 294 fxch
-	{name: 211, attr: attrFP | attrModRM},                                                                                        // 295 fnop
-	{name: 229, attr: attrFP | attrModRM},                                                                                        // 296 fstpnce
-	{name: 161, attr: attrFP | attrModRM},                                                                                        // 297 fchs
-	{name: 156, attr: attrFP | attrModRM},                                                                                        // 298 fabs
-	{name: 234, attr: attrFP | attrModRM},                                                                                        // 299 ftst
-	{name: 241, attr: attrFP | attrModRM},                                                                                        // 300 fxam
-	{name: 196, attr: attrFP | attrModRM},                                                                                        // 301 fld1
-	{name: 200, attr: attrFP | attrModRM},                                                                                        // 302 fldl2t
-	{name: 199, attr: attrFP | attrModRM},                                                                                        // 303 fldl2e
-	{name: 203, attr: attrFP | attrModRM},                                                                                        // 304 fldpi
-	{name: 201, attr: attrFP | attrModRM},                                                                                        // 305 fldlg2
-	{name: 202, attr: attrFP | attrModRM},                                                                                        // 306 fldln2
-	{name: 204, attr: attrFP | attrModRM},                                                                                        // 307 fldz
-	{name: 155, attr: attrFP | attrModRM},                                                                                        // 308 f2xm1
-	{name: 246, attr: attrFP | attrModRM},                                                                                        // 309 fyl2x
-	{name: 220, attr: attrFP | attrModRM},                                                                                        // 310 fptan
-	{name: 217, attr: attrFP | attrModRM},                                                                                        // 311 fpatan
-	{name: 245, attr: attrFP | attrModRM},                                                                                        // 312 fxtract
-	{name: 219, attr: attrFP | attrModRM},                                                                                        // 313 fprem1
-	{name: 174, attr: attrFP | attrModRM},                                                                                        // 314 fdecstp
-	{name: 189, attr: attrFP | attrModRM},                                                                                        // 315 fincstp
-	{name: 218, attr: attrFP | attrModRM},                                                                                        // 316 fprem
-	{name: 247, attr: attrFP | attrModRM},                                                                                        // 317 fyl2xp1
-	{name: 226, attr: attrFP | attrModRM},                                                                                        // 318 fsqrt
-	{name: 225, attr: attrFP | attrModRM},                                                                                        // 319 fsincos
-	{name: 221, attr: attrFP | attrModRM},                                                                                        // 320 frndint
-	{name: 223, attr: attrFP | attrModRM},                                                                                        // 321 fscale
-	{name: 224, attr: attrFP | attrModRM},                                                                                        // 322 fsin
-	{name: 173, attr: attrFP | attrModRM},                                                                                        // 323 fcos
-	{name: 182, ops: [6]operand{opM | accRead}, attr: attrModRM | attrFP},                                                        // 324 fiadd
-	{name: 188, ops: [6]operand{opM | accRead}, attr: attrModRM | attrFP},                                                        // 325 fimul
-	{name: 183, ops: [6]operand{opM | accRead}, attr: attrModRM | attrFP},                                                        // 326 ficom
-	{name: 184, ops: [6]operand{opM | accRead}, attr: attrModRM | attrFP},                                                        // 327 ficomp
-	{name: 193, ops: [6]operand{opM | accRead}, attr: attrModRM | attrFP},                                                        // 328 fisub
-	{name: 194, ops: [6]operand{opM | accRead}, attr: attrModRM | attrFP},                                                        // 329 fisubr
-	{name: 185, ops: [6]operand{opM | accRead}, attr: attrModRM | attrFP},                                                        // 330 fidiv
-	{name: 186, ops: [6]operand{opM | accRead}, attr: attrModRM | attrFP},                                                        // 331 fidivr
-	{name: 162, attr: attrFP | attrModRM, flags: 32},                                                                             // 332 fcmovb
-	{name: 164, attr: attrFP | attrModRM, flags: 33},                                                                             // 333 fcmove
-	{name: 163, attr: attrFP | attrModRM, flags: 34},                                                                             // 334 fcmovbe
-	{name: 169, attr: attrFP | attrModRM, flags: 36},                                                                             // 335 fcmovu
-	{name: 239, attr: attrFP | attrModRM},                                                                                        // 336 fucompp
-	{name: 187, ops: [6]operand{opM | accRead}, attr: attrModRM | attrFP},                                                        // 337 fild
-	{name: 195, ops: [6]operand{opM | accRead}, attr: attrModRM | attrFP},                                                        // 338 fld
-	{name: 192, ops: [6]operand{opM | accWrite}, attr: attrModRM | attrFP},                                                       // 339 fisttp
-	{name: 190, ops: [6]operand{opM | accWrite}, attr: attrModRM | attrFP},                                                       // 340 fist
-	{name: 191, ops: [6]operand{opM | accWrite}, attr: attrModRM | attrFP},                                                       // 341 fistp
-	{name: 228, ops: [6]operand{opM | accWrite}, attr: attrModRM | attrFP},                                                       // 342 fstp
-	{name: 165, attr: attrFP | attrModRM, flags: 32},                                                                             // 343 fcmovnb
-	{name: 167, attr: attrFP | attrModRM, flags: 33},                                                                             // 344 fcmovne
-	{name: 166, attr: attrFP | attrModRM, flags: 34},                                                                             // 345 fcmovnbe
-	{name: 168, attr: attrFP | attrModRM, flags: 36},                                                                             // 346 fcmovnu
-	{name: 209, attr: attrModRM},                                                                                                 // 347 fneni
-	{name: 208, attr: attrModRM},                                                                                                 // 348 fndisi
-	{name: 207, attr: attrModRM},                                                                                                 // 349 fnclex
-	{name: 210, attr: attrModRM},                                                                                                 // 350 fninit
-	{name: 213, attr: attrModRM},                                                                                                 // 351 fnsetpm
-	{name: 236, attr: attrFP | attrModRM, flags: 27},                                                                             // 352 fucomi
-	{name: 157, ops: [6]operand{opXM | accRead}, attr: attrModRM | attrFP},                                                       // 353 fadd
-	{name: 205, ops: [6]operand{opXM | accRead}, attr: attrModRM | attrFP},                                                       // 354 fmul
-	{name: 170, ops: [6]operand{opXM | accRead}, attr: attrModRM | attrFP},                                                       // 355 fcom
-	{name: 171, ops: [6]operand{opXM | accRead}, attr: attrModRM | attrFP},                                                       // 356 fcomp
-	{name: 230, ops: [6]operand{opXM | accRead}, attr: attrModRM | attrFP},                                                       // 357 fsub
-	{name: 232, ops: [6]operand{opXM | accRead}, attr: attrModRM | attrFP},                                                       // 358 fsubr
-	{name: 175, ops: [6]operand{opXM | accRead}, attr: attrModRM | attrFP},                                                       // 359 fdiv
-	{name: 177, ops: [6]operand{opXM | accRead}, attr: attrModRM | attrFP},                                                       // 360 fdivr
-	{name: 195, ops: [6]operand{opM | accRead}, attr: attrModRM | attrFP},                                                        // 361 fld
-	{name: 222, ops: [6]operand{opM | accRead}, attr: attrModRM | attrFP},                                                        // 362 frstor
-	{name: 192, ops: [6]operand{opM | accWrite}, attr: attrModRM | attrFP},                                                       // 363 fisttp
-	{name: 227, ops: [6]operand{opM | accWrite}, attr: attrModRM | attrFP},                                                       // 364 fst
-	{name: 228, ops: [6]operand{opM | accWrite}, attr: attrModRM | attrFP},                                                       // 365 fstp
-	{name: 212, ops: [6]operand{opM | accWrite}, attr: attrModRM},                                                                // 366 fnsave
-	{name: 216, ops: [6]operand{opM | accWrite}, attr: attrModRM},                                                                // 367 fnstsw
-	{name: 180, attr: attrFP | attrModRM},                                                                                        // 368 ffree
-	{name: 242, attr: attrFP | attrModRM},                                                                                        // 369 fxch
-	{name: 227, attr: attrFP | attrModRM},                                                                                        // 370 fst
-	{name: 228, attr: attrFP | attrModRM},                                                                                        // 371 fstp
-	{name: 235, attr: attrFP | attrModRM},                                                                                        // 372 fucom
-	{name: 238, attr: attrFP | attrModRM},                                                                                        // 373 fucomp
-	{name: 182, ops: [6]operand{opM | accRead}, attr: attrModRM | attrFP},                                                        // 374 fiadd
-	{name: 188, ops: [6]operand{opM | accRead}, attr: attrModRM | attrFP},                                                        // 375 fimul
-	{name: 183, ops: [6]operand{opM | accRead}, attr: attrModRM | attrFP},                                                        // 376 ficom
-	{name: 184, ops: [6]operand{opM | accRead}, attr: attrModRM | attrFP},                                                        // 377 ficomp
-	{name: 193, ops: [6]operand{opM | accRead}, attr: attrModRM | attrFP},                                                        // 378 fisub
-	{name: 194, ops: [6]operand{opM | accRead}, attr: attrModRM | attrFP},                                                        // 379 fisubr
-	{name: 185, ops: [6]operand{opM | accRead}, attr: attrModRM | attrFP},                                                        // 380 fidiv
-	{name: 186, ops: [6]operand{opM | accRead}, attr: attrModRM | attrFP},                                                        // 381 fidivr
-	{name: 158, attr: attrFP | attrModRM},                                                                                        // 382 faddp
-	{name: 206, attr: attrFP | attrModRM},                                                                                        // 383 fmulp
-	{name: 171, attr: attrFP | attrModRM},                                                                                        // 384 fcomp
-	{name: 233, attr: attrFP | attrModRM},                                                                                        // 385 fsubrp
-	{name: 231, attr: attrFP | attrModRM},                                                                                        // 386 fsubp
-	{name: 178, attr: attrFP | attrModRM},                                                                                        // 387 fdivrp
-	{name: 176, attr: attrFP | attrModRM},                                                                                        // 388 fdivp
-	{name: 172, attr: attrFP | attrModRM},                                                                                        // 389 fcompp
-	{name: 187, ops: [6]operand{opM | accRead}, attr: attrModRM | attrFP},                                                        // 390 fild
-	{name: 159, ops: [6]operand{opM | accRead}, attr: attrModRM | attrFP},                                                        // 391 fbld
-	{name: 187, ops: [6]operand{opM | accRead}, attr: attrModRM | attrFP},                                                        // 392 fild
-	{name: 192, ops: [6]operand{opM | accWrite}, attr: attrModRM | attrFP},                                                       // 393 fisttp
-	{name: 190, ops: [6]operand{opM | accWrite}, attr: attrModRM | attrFP},                                                       // 394 fist
-	{name: 191, ops: [6]operand{opM | accWrite}, attr: attrModRM | attrFP},                                                       // 395 fistp
-	{name: 160, ops: [6]operand{opM | accWrite}, attr: attrModRM | attrFP},                                                       // 396 fbstp
-	{name: 191, ops: [6]operand{opM | accWrite}, attr: attrModRM | attrFP},                                                       // 397 fistp
-	{name: 181, attr: attrFP | attrModRM},                                                                                        // 398 ffreep
-	{name: 242, attr: attrFP | attrModRM},                                                                                        // 399 fxch
-	{name: 228, attr: attrFP | attrModRM},                                                                                        // 400 fstp
-	{name: 228, attr: attrFP | attrModRM},                                                                                        // 401 fstp
-	{name: 216, ops: [6]operand{opFixed | sz16 | 0<<opFixedShift | accWrite}, attr: attrModRM},                                   // 402 fnstsw
-	{name: 237, attr: attrFP | attrModRM, flags: 27},                                                                             // 403 fucomip
-	{name: 285, imm: imm64, br: BranchAbs},                                                                                       // 404 jmpabs
-	{name: 626, ops: [6]operand{opRM | szV | accWrite}, attr: attrModRM | attrPriv},                                              // 405 sldt
-	{name: 639, ops: [6]operand{opRM | szV | accWrite}, attr: attrModRM | attrPriv},                                              // 406 str
-	{name: 312, ops: [6]operand{opRM | sz16 | accRead}, attr: attrModRM | attrPriv},                                              // 407 lldt
-	{name: 321, ops: [6]operand{opRM | sz16 | accRead}, attr: attrModRM | attrPriv},                                              // 408 ltr
-	{name: 670, ops: [6]operand{opRM | sz16 | accRead}, attr: attrModRM, flags: 20},                                              // 409 verr
-	{name: 671, ops: [6]operand{opRM | sz16 | accRead}, attr: attrModRM, flags: 20},                                              // 410 verw
-	{name: 610, ops: [6]operand{opM | accWrite}, attr: attrModRM | attrPriv},                                                     // 411 sgdt
-	{name: 624, ops: [6]operand{opM | accWrite}, attr: attrModRM | attrPriv},                                                     // 412 sidt
-	{name: 309, ops: [6]operand{opM | accRead}, attr: attrModRM | attrPriv},                                                      // 413 lgdt
-	{name: 311, ops: [6]operand{opM | accRead}, attr: attrModRM | attrPriv},                                                      // 414 lidt
-	{name: 627, ops: [6]operand{opRM | szV | accWrite}, attr: attrModRM | attrPriv},                                              // 415 smsw
-	{name: 580, ops: [6]operand{opM | accRead | accWrite}, attr: attrModRM | attrPriv, flags: 23},                                // 416 rstorssp
-	{name: 313, ops: [6]operand{opRM | sz16 | accRead}, attr: attrModRM | attrPriv},                                              // 417 lmsw
-	{name: 272, ops: [6]operand{opM}, attr: attrModRM | attrPriv},                                                                // 418 invlpg
-	{name: 143, attr: attrPriv | attrAll | attrModRM, br: BranchSyscall},                                                         // 419 enclv
-	{name: 672, attr: attrPriv | attrAll | attrModRM},                                                                            // 420 vmcall
-	{name: 676, attr: attrPriv | attrAll | attrModRM},                                                                            // 421 vmlaunch
-	{name: 682, attr: attrPriv | attrAll | attrModRM},                                                                            // 422 vmresume
-	{name: 686, attr: attrPriv | attrAll | attrModRM},                                                                            // 423 vmxoff
-	{name: 427, attr: attrPriv | attrAll | attrModRM},                                                                            // 424 pconfig
-	{name: 694, ops: [6]operand{opFixed | sz32 | 0<<opFixedShift | accRead, opFixed | sz32 | 1<<opFixedShift | accRead, opFixed | sz32 | 2<<opFixedShift | accRead}, attr: attrPriv | attrModRM},                                                                         // 425 wrmsrns
-	{name: 558, ops: [6]operand{opFixed | sz64 | 1<<opFixedShift | accRead | accWrite, opFixed | sz64 | 6<<opFixedShift | accRead | accWrite, opFixed | sz64 | 7<<opFixedShift | accRead | accWrite, opMemIn | accWrite, opMemIn | accRead}, attr: attrPriv | attrModRM}, // 426 rdmsrlist
-	{name: 693, ops: [6]operand{opFixed | sz64 | 1<<opFixedShift | accRead | accWrite, opFixed | sz64 | 6<<opFixedShift | accRead | accWrite, opFixed | sz64 | 7<<opFixedShift | accRead | accWrite, opMemIn | accWrite, opMemIn | accRead}, attr: attrPriv | attrModRM}, // 427 wrmsrlist
-	{name: 335, ops: [6]operand{opFixed | szA | 0<<opFixedShift | accRead, opFixed | sz32 | 1<<opFixedShift | accRead, opFixed | sz32 | 2<<opFixedShift | accRead}, attr: attrPriv | attrModRM},                                                                          // 428 monitor
-	{name: 380, ops: [6]operand{opFixed | sz32 | 0<<opFixedShift | accRead, opFixed | sz32 | 1<<opFixedShift | accRead}, attr: attrPriv | attrModRM},                                                                                                                     // 429 mwait
-	{name: 62, attr: attrPriv | attrModRM, flags: 45},                 // 430 clac
-	{name: 632, attr: attrPriv | attrModRM, flags: 45},                // 431 stac
-	{name: 151, attr: attrPriv | attrAll | attrModRM, br: BranchIRet}, // 432 erets
-	{name: 152, attr: attrPriv | attrAll | attrModRM, br: BranchIRet}, // 433 eretu
-	{name: 651, attr: attrPriv | attrAll | attrModRM},                 // 434 tdcall
-	{name: 589, attr: attrPriv | attrAll | attrModRM},                 // 435 seamret
-	{name: 588, attr: attrPriv | attrAll | attrModRM},                 // 436 seamops
-	{name: 587, attr: attrPriv | attrAll | attrModRM},                 // 437 seamcall
-	{name: 141, attr: attrPriv | attrAll | attrModRM},                 // 438 encls
-	{name: 703, ops: [6]operand{opFixed | sz32 | 1<<opFixedShift | accRead, opFixed | sz32 | 0<<opFixedShift | accWrite, opFixed | sz32 | 2<<opFixedShift | accWrite}, attr: attrModRM},          // 439 xgetbv
-	{name: 715, ops: [6]operand{opFixed | sz32 | 1<<opFixedShift | accRead, opFixed | sz32 | 0<<opFixedShift | accRead, opFixed | sz32 | 2<<opFixedShift | accRead}, attr: attrPriv | attrModRM}, // 440 xsetbv
-	{name: 674, ops: [6]operand{opFixed | sz32 | 0<<opFixedShift | accRead, opFixed | sz32 | 1<<opFixedShift | accRead}, attr: attrPriv | attrAll | attrModRM},                                   // 441 vmfunc
-	{name: 702, attr: attrModRM},                                                                        // 442 xend
-	{name: 717, attr: attrModRM, flags: 1},                                                              // 443 xtest
-	{name: 142, attr: attrPriv | attrAll | attrModRM, br: BranchSyscall},                                // 444 enclu
-	{name: 683, attr: attrPriv | attrAll | attrModRM},                                                   // 445 vmrun
-	{name: 677, attr: attrPriv | attrAll | attrModRM},                                                   // 446 vmload
-	{name: 684, attr: attrPriv | attrAll | attrModRM},                                                   // 447 vmsave
-	{name: 635, attr: attrPriv | attrAll | attrModRM},                                                   // 448 stgi
-	{name: 68, attr: attrPriv | attrAll | attrModRM},                                                    // 449 clgi
-	{name: 625, attr: attrPriv | attrAll | attrModRM},                                                   // 450 skinit
-	{name: 273, attr: attrPriv | attrAll | attrModRM},                                                   // 451 invlpga
-	{name: 678, attr: attrPriv | attrAll | attrModRM},                                                   // 452 vmmcall
-	{name: 678, attr: attrPriv | attrAll | attrModRM},                                                   // 453 vmmcall
-	{name: 675, attr: attrPriv | attrAll | attrModRM},                                                   // 454 vmgexit
-	{name: 675, attr: attrPriv | attrAll | attrModRM},                                                   // 455 vmgexit
-	{name: 591, attr: attrModRM},                                                                        // 456 serialize
-	{name: 716, attr: attrModRM},                                                                        // 457 xsusldtrk
-	{name: 708, attr: attrModRM},                                                                        // 458 xresldtrk
-	{name: 607, attr: attrPriv | attrModRM, flags: 23},                                                  // 459 setssbsy
-	{name: 584, ops: [6]operand{opMemIn | accRead | accWrite}, attr: attrPriv | attrModRM},              // 460 saveprevssp
-	{name: 662, ops: [6]operand{opPop | accRead | accRead}, attr: attrModRM, flags: 49, br: BranchIRet}, // 461 uiret
-	{name: 653, attr: attrModRM, flags: 1},                                                              // 462 testui
-	{name: 72, attr: attrModRM},                                                                         // 463 clui
-	{name: 640, attr: attrModRM},                                                                        // 464 stui
-	{name: 560, ops: [6]operand{opFixed | sz32 | 1<<opFixedShift | accRead, opFixed | sz32 | 0<<opFixedShift | accWrite, opFixed | sz32 | 2<<opFixedShift | accWrite}, attr: attrModRM}, // 465 rdpkru
-	{name: 695, ops: [6]operand{opFixed | sz32 | 1<<opFixedShift | accRead, opFixed | sz32 | 0<<opFixedShift | accRead, opFixed | sz32 | 2<<opFixedShift | accRead}, attr: attrModRM},   // 466 wrpkru
-	{name: 646, attr: attrPriv | attrModRM}, // 467 swapgs
-	{name: 567, ops: [6]operand{opFixed | sz32 | 0<<opFixedShift | accWrite, opFixed | sz32 | 2<<opFixedShift | accWrite, opFixed | sz32 | 1<<opFixedShift | accWrite}, attr: attrModRM}, // 468 rdtscp
-	{name: 329, attr: attrModRM, flags: 1}, // 469 mcommit
-	{name: 336, ops: [6]operand{opFixed | szA | 0<<opFixedShift | accRead, opFixed | sz32 | 1<<opFixedShift | accRead, opFixed | sz32 | 2<<opFixedShift | accRead}, attr: attrModRM},            // 470 monitorx
-	{name: 381, ops: [6]operand{opFixed | sz32 | 0<<opFixedShift | accRead, opFixed | sz32 | 3<<opFixedShift | accRead, opFixed | sz32 | 1<<opFixedShift | accRead}, attr: attrModRM},           // 471 mwaitx
-	{name: 74, ops: [6]operand{opFixed | szA | 0<<opFixedShift | accRead, opMemIn | accWrite}, attr: attrModRM},                                                                                 // 472 clzero
-	{name: 562, ops: [6]operand{opFixed | sz32 | 1<<opFixedShift | accRead, opFixed | sz32 | 0<<opFixedShift | accCond, opFixed | sz32 | 2<<opFixedShift | accCond}, attr: attrModRM, flags: 1}, // 473 rdpru
-	{name: 570, attr: attrPriv | attrAll | attrModRM},                                                      // 474 rmpquery
-	{name: 274, attr: attrPriv | attrAll | attrModRM},                                                      // 475 invlpgb
-	{name: 654, attr: attrPriv | attrAll | attrModRM},                                                      // 476 tlbsync
-	{name: 300, ops: [6]operand{opReg | szV | accCond, opRM | sz16 | accRead}, attr: attrModRM, flags: 20}, // 477 lar
-	{name: 319, ops: [6]operand{opReg | szV | accCond, opRM | sz16 | accRead}, attr: attrModRM, flags: 20}, // 478 lsl
-	{name: 647, attr: attrAll, br: BranchSyscall},                                                          // 479 syscall
-	{name: 71, attr: attrPriv},                                                                             // 480 clts
-	{name: 650, attr: attrPriv | attrAll, br: BranchIRet},                                                  // 481 sysret
-	{name: 270, attr: attrPriv},                                                                            // 482 invd
-	{name: 689, attr: attrPriv},                                                                            // 483 wbinvd
-	{name: 661, br: BranchTrap},                                                                            // 484 ud2
-	{name: 508, ops: [6]operand{opRM | szV}, attr: attrModRM},                                              // 485 prefetchw
-	{name: 179}, // 486 femms
-	{name: 372, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                         // 487 movups
-	{name: 371, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                         // 488 movupd
-	{name: 368, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                         // 489 movss
-	{name: 365, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                         // 490 movsd
-	{name: 372, ops: [6]operand{opXM | accWrite, opXReg | accRead}, attr: attrModRM},                                        // 491 movups
-	{name: 371, ops: [6]operand{opXM | accWrite, opXReg | accRead}, attr: attrModRM},                                        // 492 movupd
-	{name: 368, ops: [6]operand{opXM | accWrite, opXReg | accRead}, attr: attrModRM},                                        // 493 movss
-	{name: 365, ops: [6]operand{opXM | accWrite, opXReg | accRead}, attr: attrModRM},                                        // 494 movsd
-	{name: 351, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                         // 495 movlps
-	{name: 350, ops: [6]operand{opXReg | accRead, opM | accRead}, attr: attrModRM},                                          // 496 movlpd
-	{name: 367, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                         // 497 movsldup
-	{name: 342, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                         // 498 movddup
-	{name: 351, ops: [6]operand{opM | accWrite, opXReg | accRead}, attr: attrModRM},                                         // 499 movlps
-	{name: 350, ops: [6]operand{opM | accWrite, opXReg | accRead}, attr: attrModRM},                                         // 500 movlpd
-	{name: 668, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                         // 501 unpcklps
-	{name: 667, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                         // 502 unpcklpd
-	{name: 666, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                         // 503 unpckhps
-	{name: 665, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                         // 504 unpckhpd
-	{name: 349, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                         // 505 movhps
-	{name: 348, ops: [6]operand{opXReg | accRead, opM | accRead}, attr: attrModRM},                                          // 506 movhpd
-	{name: 366, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                         // 507 movshdup
-	{name: 349, ops: [6]operand{opM | accWrite, opXReg | accRead}, attr: attrModRM},                                         // 508 movhps
-	{name: 348, ops: [6]operand{opM | accWrite, opXReg | accRead}, attr: attrModRM},                                         // 509 movhpd
-	{name: 504, ops: [6]operand{opM}, attr: attrModRM},                                                                      // 510 prefetchnta
-	{name: 505, ops: [6]operand{opM}, attr: attrModRM},                                                                      // 511 prefetcht0
-	{name: 506, ops: [6]operand{opM}, attr: attrModRM},                                                                      // 512 prefetcht1
-	{name: 507, ops: [6]operand{opM}, attr: attrModRM},                                                                      // 513 prefetcht2
-	{name: 383, ops: [6]operand{opRM | szV}, attr: attrModRM},                                                               // 514 nop
-	{name: 383, ops: [6]operand{opRM | szV}, attr: attrModRM},                                                               // 515 nop
-	{name: 46, ops: [6]operand{opXReg | accRead, opM | accRead}, attr: attrModRM | attrNoMem16},                             // 516 bndldx
-	{name: 48, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrNoMem16}, // 517 bndmov
-	{name: 43, ops: [6]operand{opXReg | accRead, opRM | szV}, attr: attrModRM | attrPriv | attrNoMem16},                     // 518 bndcl
-	{name: 45, ops: [6]operand{opXReg | accRead, opRM | szV}, attr: attrModRM | attrPriv | attrNoMem16},                     // 519 bndcu
-	{name: 49, ops: [6]operand{opM | accWrite, opXReg | accRead}, attr: attrModRM | attrNoMem16},                            // 520 bndstx
-	{name: 48, ops: [6]operand{opXM | accWrite, opXReg | accRead}, attr: attrModRM | attrNoMem16},                           // 521 bndmov
-	{name: 47, ops: [6]operand{opXReg | accRead, opM}, attr: attrModRM | attrNoMem16},                                       // 522 bndmk
-	{name: 44, ops: [6]operand{opXReg | accRead, opRM | szV}, attr: attrModRM | attrPriv | attrNoMem16},                     // 523 bndcn
-	{name: 383, ops: [6]operand{opRM | szV}, attr: attrModRM},                                                               // 524 nop
-	{name: 65, ops: [6]operand{opM}, attr: attrModRM},                                                                       // 525 cldemote
-	{name: 383, ops: [6]operand{opRM | szV}, attr: attrModRM},                                                               // 526 nop
-	{name: 383, ops: [6]operand{opRM | szV}, attr: attrModRM},                                                               // 527 nop
-	{name: 565, ops: [6]operand{opR | szY | accCond}, attr: attrModRM},                                                      // 528 rdssp
-	{name: 147, attr: attrModRM},                              // 529 endbr64
-	{name: 146, attr: attrModRM},                              // 530 endbr32
-	{name: 383, ops: [6]operand{opRM | szV}, attr: attrModRM}, // 531 nop
-	{name: 383, ops: [6]operand{opRM | szV}, attr: attrModRM}, // 532 nop
-	{name: 337, ops: [6]operand{opRM | szV | accWrite, opCR | accRead}, attr: attrModRM | attrModReg | attrPriv | attrF64},                                                             // 533 mov
-	{name: 337, ops: [6]operand{opRM | szV | accWrite, opDR | accRead}, attr: attrModRM | attrModReg | attrPriv | attrF64},                                                             // 534 mov
-	{name: 337, ops: [6]operand{opCR | accRead, opRM | szV | accRead}, attr: attrModRM | attrModReg | attrPriv | attrF64},                                                              // 535 mov
-	{name: 337, ops: [6]operand{opDR | accRead, opRM | szV | accRead}, attr: attrModRM | attrModReg | attrPriv | attrF64},                                                              // 536 mov
-	{name: 339, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                    // 537 movaps
-	{name: 338, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                    // 538 movapd
-	{name: 339, ops: [6]operand{opXM | accWrite, opXReg | accRead}, attr: attrModRM},                                                                                                   // 539 movaps
-	{name: 338, ops: [6]operand{opXM | accWrite, opXReg | accRead}, attr: attrModRM},                                                                                                   // 540 movapd
-	{name: 112, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrFP},                                                                                           // 541 cvtpi2ps
-	{name: 111, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrFP},                                                                                           // 542 cvtpi2pd
-	{name: 119, ops: [6]operand{opXReg | accRead, opRM | szY | accRead}, attr: attrModRM | attrFP},                                                                                     // 543 cvtsi2ss
-	{name: 118, ops: [6]operand{opXReg | accRead, opRM | szY | accRead}, attr: attrModRM | attrFP},                                                                                     // 544 cvtsi2sd
-	{name: 358, ops: [6]operand{opM | accWrite, opXReg | accRead}, attr: attrModRM},                                                                                                    // 545 movntps
-	{name: 357, ops: [6]operand{opM | accWrite, opXReg | accRead}, attr: attrModRM},                                                                                                    // 546 movntpd
-	{name: 361, ops: [6]operand{opM | accWrite, opXReg | accRead}, attr: attrModRM},                                                                                                    // 547 movntss
-	{name: 360, ops: [6]operand{opM | accWrite, opXReg | accRead}, attr: attrModRM},                                                                                                    // 548 movntsd
-	{name: 125, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrFP},                                                                                           // 549 cvttps2pi
-	{name: 123, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrFP},                                                                                           // 550 cvttpd2pi
-	{name: 127, ops: [6]operand{opReg | szY | accWrite, opXM | accRead}, attr: attrModRM | attrFP},                                                                                     // 551 cvttss2si
-	{name: 126, ops: [6]operand{opReg | szY | accWrite, opXM | accRead}, attr: attrModRM | attrFP},                                                                                     // 552 cvttsd2si
-	{name: 115, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrFP},                                                                                           // 553 cvtps2pi
-	{name: 109, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrFP},                                                                                           // 554 cvtpd2pi
-	{name: 121, ops: [6]operand{opReg | szY | accWrite, opXM | accRead}, attr: attrModRM | attrFP},                                                                                     // 555 cvtss2si
-	{name: 116, ops: [6]operand{opReg | szY | accWrite, opXM | accRead}, attr: attrModRM | attrFP},                                                                                     // 556 cvtsd2si
-	{name: 658, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrFP, flags: 28},                                                                                // 557 ucomiss
-	{name: 657, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrFP, flags: 28},                                                                                // 558 ucomisd
-	{name: 102, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrFP, flags: 28},                                                                                // 559 comiss
-	{name: 101, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrFP, flags: 28},                                                                                // 560 comisd
-	{name: 692, ops: [6]operand{opFixed | sz32 | 0<<opFixedShift | accRead, opFixed | sz32 | 1<<opFixedShift | accRead, opFixed | sz32 | 2<<opFixedShift | accRead}, attr: attrPriv},   // 561 wrmsr
-	{name: 566, ops: [6]operand{opFixed | sz32 | 0<<opFixedShift | accWrite, opFixed | sz32 | 2<<opFixedShift | accWrite}},                                                             // 562 rdtsc
-	{name: 557, ops: [6]operand{opFixed | sz32 | 1<<opFixedShift | accRead, opFixed | sz32 | 0<<opFixedShift | accWrite, opFixed | sz32 | 2<<opFixedShift | accWrite}, attr: attrPriv}, // 563 rdmsr
-	{name: 561, ops: [6]operand{opFixed | sz32 | 1<<opFixedShift | accRead, opFixed | sz32 | 0<<opFixedShift | accWrite, opFixed | sz32 | 2<<opFixedShift | accWrite}, attr: attrPriv}, // 564 rdpmc
-	{name: 648, attr: attrAll, br: BranchSyscall},                                                                                                                                      // 565 sysenter
-	{name: 649, attr: attrPriv | attrAll, br: BranchIRet},                                                                                                                              // 566 sysexit
-	{name: 248, attr: attrPriv | attrAll, br: BranchSyscall},                                                                                                                           // 567 getsec
-	{name: 88, ops: [6]operand{opReg | szV | accCond, opRM | szV | accRead}, attr: attrModRM, flags: 31},                                                                               // 568 cmovo
-	{name: 84, ops: [6]operand{opReg | szV | accCond, opRM | szV | accRead}, attr: attrModRM, flags: 31},                                                                               // 569 cmovno
-	{name: 76, ops: [6]operand{opReg | szV | accCond, opRM | szV | accRead}, attr: attrModRM, flags: 32},                                                                               // 570 cmovb
-	{name: 80, ops: [6]operand{opReg | szV | accCond, opRM | szV | accRead}, attr: attrModRM, flags: 32},                                                                               // 571 cmovnb
-	{name: 91, ops: [6]operand{opReg | szV | accCond, opRM | szV | accRead}, attr: attrModRM, flags: 33},                                                                               // 572 cmovz
-	{name: 87, ops: [6]operand{opReg | szV | accCond, opRM | szV | accRead}, attr: attrModRM, flags: 33},                                                                               // 573 cmovnz
-	{name: 77, ops: [6]operand{opReg | szV | accCond, opRM | szV | accRead}, attr: attrModRM, flags: 34},                                                                               // 574 cmovbe
-	{name: 81, ops: [6]operand{opReg | szV | accCond, opRM | szV | accRead}, attr: attrModRM, flags: 34},                                                                               // 575 cmovnbe
-	{name: 90, ops: [6]operand{opReg | szV | accCond, opRM | szV | accRead}, attr: attrModRM, flags: 35},                                                                               // 576 cmovs
-	{name: 86, ops: [6]operand{opReg | szV | accCond, opRM | szV | accRead}, attr: attrModRM, flags: 35},                                                                               // 577 cmovns
-	{name: 89, ops: [6]operand{opReg | szV | accCond, opRM | szV | accRead}, attr: attrModRM, flags: 36},                                                                               // 578 cmovp
-	{name: 85, ops: [6]operand{opReg | szV | accCond, opRM | szV | accRead}, attr: attrModRM, flags: 36},                                                                               // 579 cmovnp
-	{name: 78, ops: [6]operand{opReg | szV | accCond, opRM | szV | accRead}, attr: attrModRM, flags: 37},                                                                               // 580 cmovl
-	{name: 82, ops: [6]operand{opReg | szV | accCond, opRM | szV | accRead}, attr: attrModRM, flags: 37},                                                                               // 581 cmovnl
-	{name: 79, ops: [6]operand{opReg | szV | accCond, opRM | szV | accRead}, attr: attrModRM, flags: 38},                                                                               // 582 cmovle
-	{name: 83, ops: [6]operand{opReg | szV | accCond, opRM | szV | accRead}, attr: attrModRM, flags: 38},                                                                               // 583 cmovnle
-	{name: 353, ops: [6]operand{opReg | sz32 | accWrite, opX | accRead}, attr: attrModRM},                                                                                              // 584 movmskps
-	{name: 352, ops: [6]operand{opReg | sz32 | accWrite, opX | accRead}, attr: attrModRM},                                                                                              // 585 movmskpd
-	{name: 629, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrFP},                                                                                           // 586 sqrtps
-	{name: 628, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrFP},                                                                                           // 587 sqrtpd
-	{name: 631, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrFP},                                                                                           // 588 sqrtss
-	{name: 630, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrFP},                                                                                           // 589 sqrtsd
-	{name: 578, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                    // 590 rsqrtps
-	{name: 579, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                    // 591 rsqrtss
-	{name: 552, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                    // 592 rcpps
-	{name: 553, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                    // 593 rcpss
-	{name: 35, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                     // 594 andps
-	{name: 34, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                     // 595 andpd
-	{name: 33, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                     // 596 andnps
-	{name: 32, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                     // 597 andnpd
-	{name: 387, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                    // 598 orps
-	{name: 386, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                    // 599 orpd
-	{name: 707, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                    // 600 xorps
-	{name: 706, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                    // 601 xorpd
-	{name: 11, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrFP},                                                                                            // 602 addps
-	{name: 10, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrFP},                                                                                            // 603 addpd
-	{name: 13, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrFP},                                                                                            // 604 addss
-	{name: 12, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrFP},                                                                                            // 605 addsd
-	{name: 377, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrFP},                                                                                           // 606 mulps
-	{name: 376, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrFP},                                                                                           // 607 mulpd
-	{name: 379, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrFP},                                                                                           // 608 mulss
-	{name: 378, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrFP},                                                                                           // 609 mulsd
-	{name: 114, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrFP},                                                                                           // 610 cvtps2pd
-	{name: 110, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrFP},                                                                                           // 611 cvtpd2ps
-	{name: 120, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrFP},                                                                                           // 612 cvtss2sd
-	{name: 117, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrFP},                                                                                           // 613 cvtsd2ss
-	{name: 107, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrFP},                                                                                           // 614 cvtdq2ps
-	{name: 113, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrFP},                                                                                           // 615 cvtps2dq
-	{name: 124, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrFP},                                                                                           // 616 cvttps2dq
-	{name: 643, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrFP},                                                                                           // 617 subps
-	{name: 642, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrFP},                                                                                           // 618 subpd
-	{name: 645, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrFP},                                                                                           // 619 subss
-	{name: 644, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrFP},                                                                                           // 620 subsd
-	{name: 332, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrFP},                                                                                           // 621 minps
-	{name: 331, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrFP},                                                                                           // 622 minpd
-	{name: 334, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrFP},                                                                                           // 623 minss
-	{name: 333, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrFP},                                                                                           // 624 minsd
-	{name: 135, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrFP},                                                                                           // 625 divps
-	{name: 134, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrFP},                                                                                           // 626 divpd
-	{name: 137, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrFP},                                                                                           // 627 divss
-	{name: 136, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrFP},                                                                                           // 628 divsd
-	{name: 326, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrFP},                                                                                           // 629 maxps
-	{name: 325, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrFP},                                                                                           // 630 maxpd
-	{name: 328, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrFP},                                                                                           // 631 maxss
-	{name: 327, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrFP},                                                                                           // 632 maxsd
-	{name: 543, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                    // 633 punpcklbw
-	{name: 546, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                    // 634 punpcklwd
-	{name: 544, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                    // 635 punpckldq
-	{name: 394, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                    // 636 packsswb
-	{name: 421, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                    // 637 pcmpgtb
-	{name: 424, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                    // 638 pcmpgtw
-	{name: 422, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                    // 639 pcmpgtd
-	{name: 396, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                    // 640 packuswb
-	{name: 539, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                    // 641 punpckhbw
-	{name: 542, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                    // 642 punpckhwd
-	{name: 540, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                    // 643 punpckhdq
-	{name: 393, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                    // 644 packssdw
-	{name: 545, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                    // 645 punpcklqdq
-	{name: 541, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                    // 646 punpckhqdq
-	{name: 341, ops: [6]operand{opXReg | accRead, opRM | szY | accRead}, attr: attrModRM},                                                                                              // 647 movd
-	{name: 362, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                    // 648 movq
-	{name: 346, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                    // 649 movdqa
-	{name: 347, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                    // 650 movdqu
-	{name: 514, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM, imm: imm8},                                                                                         // 651 pshufw
-	{name: 511, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM, imm: imm8},                                                                                         // 652 pshufd
-	{name: 512, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM, imm: imm8},                                                                                         // 653 pshufhw
-	{name: 513, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM, imm: imm8},                                                                                         // 654 pshuflw
-	{name: 527, ops: [6]operand{opX | accRead}, attr: attrModRM, imm: imm8},                                                                                                            // 655 psrlw
-	{name: 523, ops: [6]operand{opX | accRead}, attr: attrModRM, imm: imm8},                                                                                                            // 656 psraw
-	{name: 521, ops: [6]operand{opX | accRead}, attr: attrModRM, imm: imm8},                                                                                                            // 657 psllw
-	{name: 524, ops: [6]operand{opX | accRead}, attr: attrModRM, imm: imm8},                                                                                                            // 658 psrld
-	{name: 522, ops: [6]operand{opX | accRead}, attr: attrModRM, imm: imm8},                                                                                                            // 659 psrad
-	{name: 518, ops: [6]operand{opX | accRead}, attr: attrModRM, imm: imm8},                                                                                                            // 660 pslld
-	{name: 526, ops: [6]operand{opX | accRead}, attr: attrModRM, imm: imm8},                                                                                                            // 661 psrlq
-	{name: 520, ops: [6]operand{opX | accRead}, attr: attrModRM, imm: imm8},                                                                                                            // 662 psllq
-	{name: 525, ops: [6]operand{opX | accRead}, attr: attrModRM, imm: imm8},                                                                                                            // 663 psrldq
-	{name: 519, ops: [6]operand{opX | accRead}, attr: attrModRM, imm: imm8},                                                                                                            // 664 pslldq
-	{name: 415, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                    // 665 pcmpeqb
-	{name: 418, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                    // 666 pcmpeqw
-	{name: 416, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                    // 667 pcmpeqd
-	{name: 140}, // 668 emms
-	{name: 681, ops: [6]operand{opRM | szA | accWrite, opReg | szA | accRead}, attr: attrModRM | attrPriv, flags: 1}, // 669 vmread
-	{name: 154, ops: [6]operand{opX | accRead}, attr: attrModRM, imm: imm8x2},                                        // 670 extrq
-	{name: 265, ops: [6]operand{opXReg | accRead, opX | accRead}, attr: attrModRM, imm: imm8x2},                      // 671 insertq
-	{name: 685, ops: [6]operand{opRM | szA | accRead, opReg | szA | accRead}, attr: attrModRM | attrPriv, flags: 1},  // 672 vmwrite
-	{name: 154, ops: [6]operand{opXReg | accRead, opX | accRead}, attr: attrModRM},                                   // 673 extrq
-	{name: 265, ops: [6]operand{opXReg | accRead, opX | accRead}, attr: attrModRM},                                   // 674 insertq
-	{name: 252, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrFP},                         // 675 haddpd
-	{name: 256, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrFP},                         // 676 hsubpd
-	{name: 253, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrFP},                         // 677 haddps
-	{name: 257, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrFP},                         // 678 hsubps
-	{name: 341, ops: [6]operand{opRM | szY | accWrite, opXReg | accRead}, attr: attrModRM},                           // 679 movd
-	{name: 362, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                  // 680 movq
-	{name: 362, ops: [6]operand{opXM | accWrite, opXReg | accRead}, attr: attrModRM},                                 // 681 movq
-	{name: 346, ops: [6]operand{opXM | accWrite, opXReg | accRead}, attr: attrModRM},                                 // 682 movdqa
-	{name: 347, ops: [6]operand{opXM | accWrite, opXReg | accRead}, attr: attrModRM},                                 // 683 movdqu
-	{name: 294, attr: attrF64, flags: 31, imm: immRelZ, br: BranchJcc},                                               // 684 jo
-	{name: 290, attr: attrF64, flags: 31, imm: immRelZ, br: BranchJcc},                                               // 685 jno
-	{name: 278, attr: attrF64, flags: 32, imm: immRelZ, br: BranchJcc},                                               // 686 jb
-	{name: 286, attr: attrF64, flags: 32, imm: immRelZ, br: BranchJcc},                                               // 687 jnb
-	{name: 298, attr: attrF64, flags: 33, imm: immRelZ, br: BranchJcc},                                               // 688 jz
-	{name: 293, attr: attrF64, flags: 33, imm: immRelZ, br: BranchJcc},                                               // 689 jnz
-	{name: 279, attr: attrF64, flags: 34, imm: immRelZ, br: BranchJcc},                                               // 690 jbe
-	{name: 287, attr: attrF64, flags: 34, imm: immRelZ, br: BranchJcc},                                               // 691 jnbe
-	{name: 297, attr: attrF64, flags: 35, imm: immRelZ, br: BranchJcc},                                               // 692 js
-	{name: 292, attr: attrF64, flags: 35, imm: immRelZ, br: BranchJcc},                                               // 693 jns
-	{name: 295, attr: attrF64, flags: 36, imm: immRelZ, br: BranchJcc},                                               // 694 jp
-	{name: 291, attr: attrF64, flags: 36, imm: immRelZ, br: BranchJcc},                                               // 695 jnp
-	{name: 282, attr: attrF64, flags: 37, imm: immRelZ, br: BranchJcc},                                               // 696 jl
-	{name: 288, attr: attrF64, flags: 37, imm: immRelZ, br: BranchJcc},                                               // 697 jnl
-	{name: 283, attr: attrF64, flags: 38, imm: immRelZ, br: BranchJcc},                                               // 698 jle
-	{name: 289, attr: attrF64, flags: 38, imm: immRelZ, br: BranchJcc},                                               // 699 jnle
-	{name: 604, ops: [6]operand{opRM | sz8 | accWrite}, attr: attrModRM, flags: 31},                                  // 700 seto
-	{name: 600, ops: [6]operand{opRM | sz8 | accWrite}, attr: attrModRM, flags: 31},                                  // 701 setno
-	{name: 592, ops: [6]operand{opRM | sz8 | accWrite}, attr: attrModRM, flags: 32},                                  // 702 setb
-	{name: 596, ops: [6]operand{opRM | sz8 | accWrite}, attr: attrModRM, flags: 32},                                  // 703 setnb
-	{name: 608, ops: [6]operand{opRM | sz8 | accWrite}, attr: attrModRM, flags: 33},                                  // 704 setz
-	{name: 603, ops: [6]operand{opRM | sz8 | accWrite}, attr: attrModRM, flags: 33},                                  // 705 setnz
-	{name: 593, ops: [6]operand{opRM | sz8 | accWrite}, attr: attrModRM, flags: 34},                                  // 706 setbe
-	{name: 597, ops: [6]operand{opRM | sz8 | accWrite}, attr: attrModRM, flags: 34},                                  // 707 setnbe
-	{name: 606, ops: [6]operand{opRM | sz8 | accWrite}, attr: attrModRM, flags: 35},                                  // 708 sets
-	{name: 602, ops: [6]operand{opRM | sz8 | accWrite}, attr: attrModRM, flags: 35},                                  // 709 setns
-	{name: 605, ops: [6]operand{opRM | sz8 | accWrite}, attr: attrModRM, flags: 36},                                  // 710 setp
-	{name: 601, ops: [6]operand{opRM | sz8 | accWrite}, attr: attrModRM, flags: 36},                                  // 711 setnp
-	{name: 594, ops: [6]operand{opRM | sz8 | accWrite}, attr: attrModRM, flags: 37},                                  // 712 setl
-	{name: 598, ops: [6]operand{opRM | sz8 | accWrite}, attr: attrModRM, flags: 37},                                  // 713 setnl
-	{name: 595, ops: [6]operand{opRM | sz8 | accWrite}, attr: attrModRM, flags: 38},                                  // 714 setle
-	{name: 599, ops: [6]operand{opRM | sz8 | accWrite}, attr: attrModRM, flags: 38},                                  // 715 setnle
-	{name: 547, ops: [6]operand{opPush | accWrite | accRead}, attr: attrD64},                                         // 716 push
-	{name: 499, ops: [6]operand{opPop | accRead | accRead}, attr: attrD64},                                           // 717 pop
-	{name: 103, ops: [6]operand{opFixed | sz32 | 0<<opFixedShift | accRead | accWrite, opFixed | sz32 | 1<<opFixedShift | accRead | accWrite, opFixed | sz32 | 2<<opFixedShift | accWrite, opFixed | sz32 | 3<<opFixedShift | accWrite}}, // 718 cpuid
-	{name: 54, ops: [6]operand{opRM | szV | accRead, opReg | szV | accRead}, attr: attrModRM, flags: 19},                                                                                                                                 // 719 bt
-	{name: 619, ops: [6]operand{opRM | szV | accRead | accWrite, opReg | szV | accRead}, attr: attrModRM | attrCount, flags: 13, imm: imm8},                                                                                              // 720 shld
-	{name: 619, ops: [6]operand{opRM | szV | accRead | accWrite, opReg | szV | accRead, opFixed | sz8 | 1<<opFixedShift | accRead}, attr: attrModRM, flags: 14},                                                                          // 721 shld
-	{name: 577, attr: attrPriv | attrAll, br: BranchIRet},                                                                                                                 // 722 rsm
-	{name: 57, ops: [6]operand{opRM | szV | accRead | accWrite, opReg | szV | accRead}, attr: attrModRM | attrLock, flags: 19},                                            // 723 bts
-	{name: 621, ops: [6]operand{opRM | szV | accRead | accWrite, opReg | szV | accRead}, attr: attrModRM | attrCount, flags: 13, imm: imm8},                               // 724 shrd
-	{name: 621, ops: [6]operand{opRM | szV | accRead | accWrite, opReg | szV | accRead, opFixed | sz8 | 1<<opFixedShift | accRead}, attr: attrModRM, flags: 14},           // 725 shrd
-	{name: 244, ops: [6]operand{opM | accWrite}, attr: attrModRM},                                                                                                         // 726 fxsave
-	{name: 302, ops: [6]operand{opM | accRead}, attr: attrModRM},                                                                                                          // 727 ldmxcsr
-	{name: 243, ops: [6]operand{opM | accRead}, attr: attrModRM},                                                                                                          // 728 fxrstor
-	{name: 637, ops: [6]operand{opM | accWrite}, attr: attrModRM},                                                                                                         // 729 stmxcsr
-	{name: 711, ops: [6]operand{opM | accWrite, opFixed | sz32 | 0<<opFixedShift | accRead, opFixed | sz32 | 2<<opFixedShift | accRead}, attr: attrModRM},                 // 730 xsave
-	{name: 709, ops: [6]operand{opM | accRead, opFixed | sz32 | 0<<opFixedShift | accRead, opFixed | sz32 | 2<<opFixedShift | accRead}, attr: attrModRM},                  // 731 xrstor
-	{name: 713, ops: [6]operand{opM | accWrite, opFixed | sz32 | 0<<opFixedShift | accRead, opFixed | sz32 | 2<<opFixedShift | accRead}, attr: attrModRM},                 // 732 xsaveopt
-	{name: 66, ops: [6]operand{opM | accRead}, attr: attrModRM},                                                                                                           // 733 clflush
-	{name: 73, ops: [6]operand{opM | accRead}, attr: attrModRM},                                                                                                           // 734 clwb
-	{name: 67, ops: [6]operand{opM | accRead}, attr: attrModRM},                                                                                                           // 735 clflushopt
-	{name: 538, ops: [6]operand{opRM | szY | accRead}, attr: attrModRM},                                                                                                   // 736 ptwrite
-	{name: 70, ops: [6]operand{opM | accRead | accWrite}, attr: attrModRM | attrPriv, flags: 23},                                                                          // 737 clrssbsy
-	{name: 555, ops: [6]operand{opR | szY | accWrite}, attr: attrModRM},                                                                                                   // 738 rdfsbase
-	{name: 556, ops: [6]operand{opR | szY | accWrite}, attr: attrModRM},                                                                                                   // 739 rdgsbase
-	{name: 690, ops: [6]operand{opR | szY | accRead}, attr: attrModRM},                                                                                                    // 740 wrfsbase
-	{name: 691, ops: [6]operand{opR | szY | accRead}, attr: attrModRM},                                                                                                    // 741 wrgsbase
-	{name: 262, ops: [6]operand{opR | szY | accRead}, attr: attrModRM},                                                                                                    // 742 incssp
-	{name: 655, ops: [6]operand{opR | sz32 | accRead, opFixed | sz32 | 0<<opFixedShift | accRead, opFixed | sz32 | 2<<opFixedShift | accRead}, attr: attrModRM, flags: 1}, // 743 tpause
-	{name: 663, ops: [6]operand{opR | szA | accRead}, attr: attrModRM},                                                                                                    // 744 umonitor
-	{name: 664, ops: [6]operand{opR | sz32 | accRead, opFixed | sz32 | 0<<opFixedShift | accRead, opFixed | sz32 | 2<<opFixedShift | accRead}, attr: attrModRM, flags: 1}, // 745 umwait
-	{name: 307, attr: attrModRM}, // 746 lfence
-	{name: 330, attr: attrModRM}, // 747 mfence
-	{name: 609, attr: attrModRM}, // 748 sfence
-	{name: 259, ops: [6]operand{opReg | szV | accRead | accWrite, opRM | szV | accRead}, attr: attrModRM, flags: 15},                                                                // 749 imul
-	{name: 98, ops: [6]operand{opRM | sz8 | accRead | accWrite, opReg | sz8 | accRead, opFixed | sz8 | 0<<opFixedShift | accRead | accWrite}, attr: attrModRM | attrLock, flags: 1}, // 750 cmpxchg
-	{name: 98, ops: [6]operand{opRM | szV | accCond, opReg | szV | accRead, opFixed | szV | 0<<opFixedShift | accCond}, attr: attrModRM | attrLock, flags: 1},                       // 751 cmpxchg
-	{name: 320, ops: [6]operand{opReg | szV | accWrite, opM | accRead}, attr: attrModRM},                                                                                            // 752 lss
-	{name: 308, ops: [6]operand{opReg | szV | accWrite, opM | accRead}, attr: attrModRM},                                                                                            // 753 lfs
-	{name: 310, ops: [6]operand{opReg | szV | accWrite, opM | accRead}, attr: attrModRM},                                                                                            // 754 lgs
-	{name: 56, ops: [6]operand{opRM | szV | accRead | accWrite, opReg | szV | accRead}, attr: attrModRM | attrLock, flags: 19},                                                      // 755 btr
-	{name: 373, ops: [6]operand{opReg | szV | accWrite, opRM | sz8 | accRead}, attr: attrModRM},                                                                                     // 756 movzx
-	{name: 373, ops: [6]operand{opReg | szV | accWrite, opRM | sz16 | accRead}, attr: attrModRM},                                                                                    // 757 movzx
-	{name: 501, ops: [6]operand{opReg | szV | accWrite, opRM | szV | accRead}, attr: attrModRM, flags: 1},                                                                           // 758 popcnt
-	{name: 660, ops: [6]operand{opReg | szV, opRM | szV}, attr: attrModRM, br: BranchTrap},                                                                                          // 759 ud1
-	{name: 54, ops: [6]operand{opRM | szV | accRead}, attr: attrModRM, flags: 19, imm: imm8},                                                                                        // 760 bt
-	{name: 57, ops: [6]operand{opRM | szV | accRead | accWrite}, attr: attrModRM | attrLock, flags: 19, imm: imm8},                                                                  // 761 bts
-	{name: 56, ops: [6]operand{opRM | szV | accRead | accWrite}, attr: attrModRM | attrLock, flags: 19, imm: imm8},                                                                  // 762 btr
-	{name: 55, ops: [6]operand{opRM | szV | accRead | accWrite}, attr: attrModRM | attrLock, flags: 19, imm: imm8},                                                                  // 763 btc
-	{name: 55, ops: [6]operand{opRM | szV | accRead | accWrite, opReg | szV | accRead}, attr: attrModRM | attrLock, flags: 19},                                                      // 764 btc
-	{name: 656, ops: [6]operand{opReg | szV | accCond, opRM | szV | accRead}, attr: attrModRM, flags: 18},                                                                           // 765 tzcnt
-	{name: 322, ops: [6]operand{opReg | szV | accCond, opRM | szV | accRead}, attr: attrModRM, flags: 18},                                                                           // 766 lzcnt
-	{name: 51, ops: [6]operand{opReg | szV | accCond, opRM | szV | accRead}, attr: attrModRM, flags: 17},                                                                            // 767 bsf
-	{name: 52, ops: [6]operand{opReg | szV | accCond, opRM | szV | accRead}, attr: attrModRM, flags: 17},                                                                            // 768 bsr
-	{name: 369, ops: [6]operand{opReg | szV | accWrite, opRM | sz8 | accRead}, attr: attrModRM},                                                                                     // 769 movsx
-	{name: 369, ops: [6]operand{opReg | szV | accWrite, opRM | sz16 | accRead}, attr: attrModRM},                                                                                    // 770 movsx
-	{name: 699, ops: [6]operand{opRM | sz8 | accRead | accWrite, opReg | sz8 | accRead | accWrite}, attr: attrModRM | attrLock, flags: 1},                                           // 771 xadd
-	{name: 699, ops: [6]operand{opRM | szV | accRead | accWrite, opReg | szV | accRead | accWrite}, attr: attrModRM | attrLock, flags: 1},                                           // 772 xadd
-	{name: 94, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrFP, imm: imm8},                                                                              // 773 cmpps
-	{name: 93, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrFP, imm: imm8},                                                                              // 774 cmppd
-	{name: 97, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrFP, imm: imm8},                                                                              // 775 cmpss
-	{name: 96, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrFP, imm: imm8},                                                                              // 776 cmpsd
-	{name: 356, ops: [6]operand{opM | accWrite, opReg | szY | accRead}, attr: attrModRM},                                                                                            // 777 movnti
-	{name: 463, ops: [6]operand{opXReg | accRead, opRM | sz32 | accRead}, attr: attrModRM, imm: imm8},                                                                               // 778 pinsrw
-	{name: 430, ops: [6]operand{opReg | sz32 | accWrite, opX | accRead}, attr: attrModRM, imm: imm8},                                                                                // 779 pextrw
-	{name: 623, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM, imm: imm8},                                                                                      // 780 shufps
-	{name: 622, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM, imm: imm8},                                                                                      // 781 shufpd
-	{name: 100, ops: [6]operand{opM | accRead | accWrite, opFixed | sz32 | 0<<opFixedShift | accCond, opFixed | sz32 | 2<<opFixedShift | accCond, opFixed | sz32 | 3<<opFixedShift | accRead, opFixed | sz32 | 1<<opFixedShift | accRead}, attr: attrModRM | attrLock, flags: 20}, // 782 cmpxchg8b
-	{name: 99, ops: [6]operand{opM | accRead | accWrite, opFixed | sz64 | 0<<opFixedShift | accCond, opFixed | sz64 | 2<<opFixedShift | accCond, opFixed | sz64 | 3<<opFixedShift | accRead, opFixed | sz64 | 1<<opFixedShift | accRead}, attr: attrModRM | attrLock, flags: 20},  // 783 cmpxchg16b
-	{name: 710, ops: [6]operand{opM | accRead, opFixed | sz32 | 0<<opFixedShift | accRead, opFixed | sz32 | 2<<opFixedShift | accRead}, attr: attrModRM | attrPriv},                                                                                                               // 784 xrstors
-	{name: 712, ops: [6]operand{opM | accWrite, opFixed | sz32 | 0<<opFixedShift | accRead, opFixed | sz32 | 2<<opFixedShift | accRead}, attr: attrModRM},                                                                                                                         // 785 xsavec
-	{name: 714, ops: [6]operand{opM | accWrite, opFixed | sz32 | 0<<opFixedShift | accRead, opFixed | sz32 | 2<<opFixedShift | accRead}, attr: attrModRM | attrPriv},                                                                                                              // 786 xsaves
-	{name: 679, ops: [6]operand{opM | accRead}, attr: attrModRM | attrPriv, flags: 1},                                                                                                                                                                                             // 787 vmptrld
-	{name: 673, ops: [6]operand{opM | accRead | accWrite}, attr: attrModRM | attrPriv, flags: 1},                                                                                                                                                                                  // 788 vmclear
-	{name: 687, ops: [6]operand{opM | accRead}, attr: attrModRM | attrPriv, flags: 1},                                                                                                                                                                                             // 789 vmxon
-	{name: 680, ops: [6]operand{opM | accWrite}, attr: attrModRM | attrPriv, flags: 1},                                                                                                                                                                                            // 790 vmptrst
-	{name: 590, ops: [6]operand{opR | sz64 | accRead}, attr: attrModRM},                                                                                                                                                                                                           // 791 senduipi
-	{name: 559, ops: [6]operand{opR | szA | accWrite}, attr: attrModRM},                                                                                                                                                                                                           // 792 rdpid
-	{name: 563, ops: [6]operand{opR | szV | accWrite}, attr: attrModRM, flags: 1},                                                                                                                                                                                                 // 793 rdrand
-	{name: 564, ops: [6]operand{opR | szV | accWrite}, attr: attrModRM, flags: 1},                                                                                                                                                                                                 // 794 rdseed
-	{name: 53, ops: [6]operand{opOpc | szV | accRead | accWrite}},                                                                                                                                                                                                                 // 795 bswap
-	{name: 14, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrFP},                                                                                                                                                                                       // 796 addsubpd
-	{name: 15, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrFP},                                                                                                                                                                                       // 797 addsubps
-	{name: 527, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                                                               // 798 psrlw
-	{name: 524, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                                                               // 799 psrld
-	{name: 526, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                                                               // 800 psrlq
-	{name: 399, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                                                               // 801 paddq
-	{name: 497, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                                                               // 802 pmullw
-	{name: 362, ops: [6]operand{opXM | accWrite, opXReg | accRead}, attr: attrModRM},                                                                                                                                                                                              // 803 movq
-	{name: 363, ops: [6]operand{opXReg | accRead, opX | accRead}, attr: attrModRM},                                                                                                                                                                                                // 804 movq2dq
-	{name: 345, ops: [6]operand{opXReg | accRead, opX | accRead}, attr: attrModRM},                                                                                                                                                                                                // 805 movdq2q
-	{name: 478, ops: [6]operand{opReg | sz32 | accWrite, opX | accRead}, attr: attrModRM},                                                                                                                                                                                         // 806 pmovmskb
-	{name: 533, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                                                               // 807 psubusb
-	{name: 534, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                                                               // 808 psubusw
-	{name: 475, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                                                               // 809 pminub
-	{name: 406, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                                                               // 810 pand
-	{name: 402, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                                                               // 811 paddusb
-	{name: 403, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                                                               // 812 paddusw
-	{name: 469, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                                                               // 813 pmaxub
-	{name: 407, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                                                               // 814 pandn
-	{name: 409, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                                                               // 815 pavgb
-	{name: 523, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                                                               // 816 psraw
-	{name: 522, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                                                               // 817 psrad
-	{name: 411, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                                                               // 818 pavgw
-	{name: 494, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                                                               // 819 pmulhuw
-	{name: 495, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                                                               // 820 pmulhw
-	{name: 122, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrFP},                                                                                                                                                                                      // 821 cvttpd2dq
-	{name: 106, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrFP},                                                                                                                                                                                      // 822 cvtdq2pd
-	{name: 108, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrFP},                                                                                                                                                                                      // 823 cvtpd2dq
-	{name: 359, ops: [6]operand{opM | accWrite, opXReg | accRead}, attr: attrModRM},                                                                                                                                                                                               // 824 movntq
-	{name: 354, ops: [6]operand{opM | accWrite, opXReg | accRead}, attr: attrModRM},                                                                                                                                                                                               // 825 movntdq
-	{name: 531, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                                                               // 826 psubsb
-	{name: 532, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                                                               // 827 psubsw
-	{name: 474, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                                                               // 828 pminsw
-	{name: 503, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                                                               // 829 por
-	{name: 400, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                                                               // 830 paddsb
-	{name: 401, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                                                               // 831 paddsw
-	{name: 468, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                                                               // 832 pmaxsw
-	{name: 550, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                                                               // 833 pxor
-	{name: 301, ops: [6]operand{opXReg | accRead, opM | accRead}, attr: attrModRM},                                                                                                                                                                                                // 834 lddqu
-	{name: 521, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                                                               // 835 psllw
-	{name: 518, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                                                               // 836 pslld
-	{name: 520, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                                                               // 837 psllq
-	{name: 498, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                                                               // 838 pmuludq
-	{name: 465, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                                                               // 839 pmaddwd
-	{name: 509, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                                                               // 840 psadbw
-	{name: 324, ops: [6]operand{opXReg | accRead, opX | accRead, opDst | accWrite}, attr: attrModRM},                                                                                                                                                                              // 841 maskmovq
-	{name: 323, ops: [6]operand{opXReg | accRead, opX | accRead, opDst | accWrite}, attr: attrModRM},                                                                                                                                                                              // 842 maskmovdqu
-	{name: 528, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                                                               // 843 psubb
-	{name: 535, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                                                               // 844 psubw
-	{name: 529, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                                                               // 845 psubd
-	{name: 530, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                                                               // 846 psubq
-	{name: 397, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                                                               // 847 paddb
-	{name: 404, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                                                               // 848 paddw
-	{name: 398, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                                                               // 849 paddd
-	{name: 659, ops: [6]operand{opReg | szV, opRM | szV}, attr: attrModRM, br: BranchTrap},                                                                                                                                                                                        // 850 ud0
-	{name: 510, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                                                               // 851 pshufb
-	{name: 454, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                                                               // 852 phaddw
-	{name: 452, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                                                               // 853 phaddd
-	{name: 453, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                                                               // 854 phaddsw
-	{name: 464, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                                                               // 855 pmaddubsw
-	{name: 458, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                                                               // 856 phsubw
-	{name: 456, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                                                               // 857 phsubd
-	{name: 457, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                                                               // 858 phsubsw
-	{name: 515, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                                                               // 859 psignb
-	{name: 517, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                                                               // 860 psignw
-	{name: 516, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                                                               // 861 psignd
-	{name: 492, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                                                               // 862 pmulhrsw
-	{name: 412, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                                                               // 863 pblendvb
-	{name: 42, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                                                                // 864 blendvps
-	{name: 41, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                                                                // 865 blendvpd
-	{name: 537, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM, flags: 28},                                                                                                                                                                                    // 866 ptest
-	{name: 390, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                                                               // 867 pabsb
-	{name: 392, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                                                               // 868 pabsw
-	{name: 391, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                                                               // 869 pabsd
-	{name: 481, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                                                               // 870 pmovsxbw
-	{name: 479, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                                                               // 871 pmovsxbd
-	{name: 480, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                                                               // 872 pmovsxbq
-	{name: 483, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                                                               // 873 pmovsxwd
-	{name: 484, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                                                               // 874 pmovsxwq
-	{name: 482, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                                                               // 875 pmovsxdq
-	{name: 491, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                                                               // 876 pmuldq
-	{name: 417, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                                                               // 877 pcmpeqq
-	{name: 395, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                                                               // 878 packusdw
-	{name: 355, ops: [6]operand{opXReg | accRead, opM | accRead}, attr: attrModRM},                                                                                                                                                                                                // 879 movntdqa
-	{name: 487, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                                                               // 880 pmovzxbw
-	{name: 485, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                                                               // 881 pmovzxbd
-	{name: 486, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                                                               // 882 pmovzxbq
-	{name: 489, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                                                               // 883 pmovzxwd
-	{name: 490, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                                                               // 884 pmovzxwq
-	{name: 488, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                                                               // 885 pmovzxdq
-	{name: 423, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                                                               // 886 pcmpgtq
-	{name: 472, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                                                               // 887 pminsb
-	{name: 473, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                                                               // 888 pminsd
-	{name: 477, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                                                               // 889 pminuw
-	{name: 476, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                                                               // 890 pminud
-	{name: 466, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                                                               // 891 pmaxsb
-	{name: 467, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                                                               // 892 pmaxsd
-	{name: 471, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                                                               // 893 pmaxuw
-	{name: 470, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                                                               // 894 pmaxud
-	{name: 496, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                                                               // 895 pmulld
-	{name: 455, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                                                               // 896 phminposuw
-	{name: 271, ops: [6]operand{opReg | szA | accRead, opM | accRead}, attr: attrModRM | attrPriv, flags: 1},                                                                                                                                                                      // 897 invept
-	{name: 276, ops: [6]operand{opReg | szA | accRead, opM | accRead}, attr: attrModRM | attrPriv, flags: 1},                                                                                                                                                                      // 898 invvpid
-	{name: 275, ops: [6]operand{opReg | szA | accRead, opM | accRead}, attr: attrModRM | attrPriv, flags: 1},                                                                                                                                                                      // 899 invpcid
-	{name: 613, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                                                               // 900 sha1nexte
-	{name: 611, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                                                               // 901 sha1msg1
-	{name: 612, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                                                               // 902 sha1msg2
-	{name: 617, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                                                               // 903 sha256rnds2
-	{name: 615, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                                                               // 904 sha256msg1
-	{name: 616, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                                                               // 905 sha256msg2
-	{name: 251, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                                                               // 906 gf2p8mulb
-	{name: 27, ops: [6]operand{opM | accRead}, attr: attrModRM, flags: 1},                                                                                                                                                                                                         // 907 aesencwide128kl
-	{name: 21, ops: [6]operand{opM | accRead}, attr: attrModRM, flags: 1},                                                                                                                                                                                                         // 908 aesdecwide128kl
-	{name: 28, ops: [6]operand{opM | accRead}, attr: attrModRM, flags: 1},                                                                                                                                                                                                         // 909 aesencwide256kl
-	{name: 22, ops: [6]operand{opM | accRead}, attr: attrModRM, flags: 1},                                                                                                                                                                                                         // 910 aesdecwide256kl
-	{name: 29, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                                                                // 911 aesimc
-	{name: 23, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                                                                // 912 aesenc
-	{name: 26, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                                                                // 913 aesenclast
-	{name: 17, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                                                                // 914 aesdec
-	{name: 20, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                                                                // 915 aesdeclast
-	{name: 24, ops: [6]operand{opXReg | accRead, opM | accRead}, attr: attrModRM, flags: 1},                                                                                                                                                                                       // 916 aesenc128kl
-	{name: 18, ops: [6]operand{opXReg | accRead, opM | accRead}, attr: attrModRM, flags: 1},                                                                                                                                                                                       // 917 aesdec128kl
-	{name: 25, ops: [6]operand{opXReg | accRead, opM | accRead}, attr: attrModRM, flags: 1},                                                                                                                                                                                       // 918 aesenc256kl
-	{name: 19, ops: [6]operand{opXReg | accRead, opM | accRead}, attr: attrModRM, flags: 1},                                                                                                                                                                                       // 919 aesdec256kl
-	{name: 314, ops: [6]operand{opXReg | accRead, opX | accRead, opFixed | sz32 | 0<<opFixedShift | accRead}, attr: attrModRM | attrPriv, flags: 1},                                                                                                                               // 920 loadiwkey
-	{name: 144, ops: [6]operand{opReg | sz32 | accWrite, opR | sz32 | accRead}, attr: attrModRM, flags: 1},                                                                                                                                                                        // 921 encodekey128
-	{name: 145, ops: [6]operand{opReg | sz32 | accWrite, opR | sz32 | accRead}, attr: attrModRM, flags: 1},                                                                                                                                                                        // 922 encodekey256
-	{name: 105, ops: [6]operand{opReg | szY | accRead | accWrite, opRM | sz8 | accRead}, attr: attrModRM},                                                                                                                                                                         // 923 crc32
-	{name: 105, ops: [6]operand{opReg | szY | accRead | accWrite, opRM | szV | accRead}, attr: attrModRM},                                                                                                                                                                         // 924 crc32
-	{name: 340, ops: [6]operand{opReg | szV | accWrite, opM | accRead}, attr: attrModRM},                                                                                                                                                                                          // 925 movbe
-	{name: 340, ops: [6]operand{opM | accWrite, opReg | szV | accRead}, attr: attrModRM},                                                                                                                                                                                          // 926 movbe
-	{name: 697, ops: [6]operand{opM | accWrite, opReg | szY | accRead}, attr: attrModRM | attrPriv},                                                                                                                                                                               // 927 wruss
-	{name: 696, ops: [6]operand{opM | accWrite, opReg | szY | accRead}, attr: attrModRM | attrPriv},                                                                                                                                                                               // 928 wrss
-	{name: 8, ops: [6]operand{opReg | szY | accRead | accWrite, opRM | szY | accRead}, attr: attrModRM, flags: 25},                                                                                                                                                                // 929 adcx
-	{name: 16, ops: [6]operand{opReg | szY | accRead | accWrite, opRM | szY | accRead}, attr: attrModRM, flags: 26},                                                                                                                                                               // 930 adox
-	{name: 343, ops: [6]operand{opReg | szA | accRead, opM | accRead, opMemIn | accWrite}, attr: attrModRM},                                                                                                                                                                       // 931 movdir64b
-	{name: 148, ops: [6]operand{opReg | szA | accRead, opM | accRead, opMemIn | accWrite}, attr: attrModRM, flags: 1},                                                                                                                                                             // 932 enqcmd
-	{name: 149, ops: [6]operand{opReg | szA | accRead, opM | accRead, opMemIn | accWrite}, attr: attrModRM | attrPriv, flags: 1},                                                                                                                                                  // 933 enqcmds
-	{name: 344, ops: [6]operand{opM | accWrite, opReg | szY | accRead}, attr: attrModRM},                                                                                                                                                                                          // 934 movdiri
-	{name: 3, ops: [6]operand{opM | accRead | accWrite, opReg | szY | accRead}, attr: attrModRM},                                                                                                                                                                                  // 935 aadd
-	{name: 5, ops: [6]operand{opM | accRead | accWrite, opReg | szY | accRead}, attr: attrModRM},                                                                                                                                                                                  // 936 aand
-	{name: 38, ops: [6]operand{opM | accRead | accWrite, opReg | szY | accRead}, attr: attrModRM},                                                                                                                                                                                 // 937 axor
-	{name: 36, ops: [6]operand{opM | accRead | accWrite, opReg | szY | accRead}, attr: attrModRM},                                                                                                                                                                                 // 938 aor
-	{name: 574, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrFP, imm: imm8},                                                                                                                                                                           // 939 roundps
-	{name: 573, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrFP, imm: imm8},                                                                                                                                                                           // 940 roundpd
-	{name: 576, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrFP, imm: imm8},                                                                                                                                                                           // 941 roundss
-	{name: 575, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrFP, imm: imm8},                                                                                                                                                                           // 942 roundsd
-	{name: 40, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM, imm: imm8},                                                                                                                                                                                     // 943 blendps
-	{name: 39, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM, imm: imm8},                                                                                                                                                                                     // 944 blendpd
-	{name: 413, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM, imm: imm8},                                                                                                                                                                                    // 945 pblendw
-	{name: 405, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM, imm: imm8},                                                                                                                                                                                    // 946 palignr
-	{name: 428, ops: [6]operand{opRM | sz32 | accWrite, opXReg | accRead}, attr: attrModRM, imm: imm8},                                                                                                                                                                            // 947 pextrb
-	{name: 430, ops: [6]operand{opRM | sz32 | accWrite, opXReg | accRead}, attr: attrModRM, imm: imm8},                                                                                                                                                                            // 948 pextrw
-	{name: 153, ops: [6]operand{opRM | sz32 | accWrite, opXReg | accRead}, attr: attrModRM, imm: imm8},                                                                                                                                                                            // 949 extractps
-	{name: 429, ops: [6]operand{opRM | szY | accWrite, opXReg | accRead}, attr: attrModRM, imm: imm8},                                                                                                                                                                             // 950 pextrd
-	{name: 461, ops: [6]operand{opXReg | accRead, opRM | sz32 | accRead}, attr: attrModRM, imm: imm8},                                                                                                                                                                             // 951 pinsrb
-	{name: 264, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM, imm: imm8},                                                                                                                                                                                    // 952 insertps
-	{name: 462, ops: [6]operand{opXReg | accRead, opRM | szY | accRead}, attr: attrModRM, imm: imm8},                                                                                                                                                                              // 953 pinsrd
-	{name: 139, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrFP, imm: imm8},                                                                                                                                                                           // 954 dpps
-	{name: 138, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrFP, imm: imm8},                                                                                                                                                                           // 955 dppd
-	{name: 374, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM, imm: imm8},                                                                                                                                                                                    // 956 mpsadbw
-	{name: 414, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM, imm: imm8},                                                                                                                                                                                    // 957 pclmulqdq
-	{name: 420, ops: [6]operand{opXReg | accRead, opXM | accRead, opFixed | szY | 0<<opFixedShift | accRead, opFixed | szY | 2<<opFixedShift | accRead}, attr: attrModRM, flags: 28, imm: imm8},                                                                                   // 958 pcmpestrm
-	{name: 419, ops: [6]operand{opXReg | accRead, opXM | accRead, opFixed | szY | 0<<opFixedShift | accRead, opFixed | szY | 2<<opFixedShift | accRead, opFixed | sz32 | 1<<opFixedShift | accWrite}, attr: attrModRM, flags: 28, imm: imm8}, // 959 pcmpestri
-	{name: 426, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM, flags: 28, imm: imm8},                                                                                                                                    // 960 pcmpistrm
-	{name: 425, ops: [6]operand{opXReg | accRead, opXM | accRead, opFixed | sz32 | 1<<opFixedShift | accWrite}, attr: attrModRM, flags: 28, imm: imm8},                                                                                       // 961 pcmpistri
-	{name: 614, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM, imm: imm8},                                                                                                                                               // 962 sha1rnds4
-	{name: 250, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM, imm: imm8},                                                                                                                                               // 963 gf2p8affineqb
-	{name: 249, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM, imm: imm8},                                                                                                                                               // 964 gf2p8affineinvqb
-	{name: 30, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM, imm: imm8},                                                                                                                                                // 965 aeskeygenassist
-	{name: 255, ops: [6]operand{opFixed | sz32 | 0<<opFixedShift | accRead}, attr: attrPriv | attrModRM, imm: imm8},                                                                                                                          // 966 hreset
-	{name: 460, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                          // 967 pi2fw
-	{name: 459, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                          // 968 pi2fd
-	{name: 432, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                          // 969 pf2iw
-	{name: 431, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                          // 970 pf2id
-	{name: 446, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                          // 971 pfrcpv
-	{name: 449, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                          // 972 pfrsqrtv
-	{name: 441, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                          // 973 pfnacc
-	{name: 442, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                          // 974 pfpnacc
-	{name: 436, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                          // 975 pfcmpge
-	{name: 439, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                          // 976 pfmin
-	{name: 443, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                          // 977 pfrcp
-	{name: 448, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                          // 978 pfrsqrt
-	{name: 450, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                          // 979 pfsub
-	{name: 434, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                          // 980 pfadd
-	{name: 437, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                          // 981 pfcmpgt
-	{name: 438, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                          // 982 pfmax
-	{name: 444, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                          // 983 pfrcpit1
-	{name: 447, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                          // 984 pfrsqit1
-	{name: 451, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                          // 985 pfsubr
-	{name: 433, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                          // 986 pfacc
-	{name: 435, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                          // 987 pfcmpeq
-	{name: 440, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                          // 988 pfmul
-	{name: 445, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                          // 989 pfrcpit2
-	{name: 493, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                          // 990 pmulhrw
-	{name: 536, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                          // 991 pswapd
-	{name: 410, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                          // 992 pavgusb
-	{name: 688}, // 993 vzeroall
-	{name: 669, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV, imm: imm8},                                                                 // 994 v
-	{name: 669, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV, imm: imm8},                                                                 // 995 v
-	{name: 669, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV},                                                                            // 996 v
-	{name: 669, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV},                                                                            // 997 v
-	{name: 669, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV, imm: imm8},                                                                 // 998 v
-	{name: 669, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV, imm: imm8},                                                                 // 999 v
-	{name: 669, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV},                                                                            // 1000 v
-	{name: 669, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV, imm: imm32},                                                                // 1001 v
-	{name: 669, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero | attrRound, imm: imm8, scale: scaleVL, elem: scaleW}, // 1002 v
-	{name: 669, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero | attrRound, imm: imm8, scale: scaleVL, elem: scaleW}, // 1003 v
-	{name: 669, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero | attrRound, scale: scaleVL, elem: scaleW},            // 1004 v
-	{name: 669, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero | attrRound, scale: scaleVL, elem: scaleW},            // 1005 v
-	{name: 669, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero | attrRound, imm: imm8, scale: scaleVL, elem: scaleW}, // 1006 v
-	{name: 669, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero | attrRound, scale: scaleVL, elem: scaleW},            // 1007 v
-	{name: 669, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero | attrRound, scale: scaleVL, elem: scaleW},            // 1008 v
+	{name: 9, ops: [6]operand{opRM | sz8 | accRead | accWrite, opReg | sz8 | accRead}, attr: attrModRM | attrLock, flags: 1},                // 1 add
+	{name: 471, ops: [6]operand{opRM | sz8 | accRead | accWrite, opReg | sz8 | accRead}, attr: attrModRM | attrLock, flags: 3},              // 2 or
+	{name: 7, ops: [6]operand{opRM | sz8 | accRead | accWrite, opReg | sz8 | accRead}, attr: attrModRM | attrLock, flags: 2},                // 3 adc
+	{name: 673, ops: [6]operand{opRM | sz8 | accRead | accWrite, opReg | sz8 | accRead}, attr: attrModRM | attrLock, flags: 2},              // 4 sbb
+	{name: 31, ops: [6]operand{opRM | sz8 | accRead | accWrite, opReg | sz8 | accRead}, attr: attrModRM | attrLock, flags: 3},               // 5 and
+	{name: 733, ops: [6]operand{opRM | sz8 | accRead | accWrite, opReg | sz8 | accRead}, attr: attrModRM | attrLock | attrIdiom, flags: 1},  // 6 sub
+	{name: 1659, ops: [6]operand{opRM | sz8 | accRead | accWrite, opReg | sz8 | accRead}, attr: attrModRM | attrLock | attrIdiom, flags: 3}, // 7 xor
+	{name: 105, ops: [6]operand{opRM | sz8 | accRead, opReg | sz8 | accRead}, attr: attrModRM, flags: 1},                                    // 8 cmp
+	{name: 9, ops: [6]operand{opRM | szV | accRead | accWrite, opReg | szV | accRead}, attr: attrModRM | attrLock, flags: 1},                // 9 add
+	{name: 471, ops: [6]operand{opRM | szV | accRead | accWrite, opReg | szV | accRead}, attr: attrModRM | attrLock, flags: 3},              // 10 or
+	{name: 7, ops: [6]operand{opRM | szV | accRead | accWrite, opReg | szV | accRead}, attr: attrModRM | attrLock, flags: 2},                // 11 adc
+	{name: 673, ops: [6]operand{opRM | szV | accRead | accWrite, opReg | szV | accRead}, attr: attrModRM | attrLock, flags: 2},              // 12 sbb
+	{name: 31, ops: [6]operand{opRM | szV | accRead | accWrite, opReg | szV | accRead}, attr: attrModRM | attrLock, flags: 3},               // 13 and
+	{name: 733, ops: [6]operand{opRM | szV | accRead | accWrite, opReg | szV | accRead}, attr: attrModRM | attrLock | attrIdiom, flags: 1},  // 14 sub
+	{name: 1659, ops: [6]operand{opRM | szV | accRead | accWrite, opReg | szV | accRead}, attr: attrModRM | attrLock | attrIdiom, flags: 3}, // 15 xor
+	{name: 105, ops: [6]operand{opRM | szV | accRead, opReg | szV | accRead}, attr: attrModRM, flags: 1},                                    // 16 cmp
+	{name: 9, ops: [6]operand{opReg | sz8 | accRead | accWrite, opRM | sz8 | accRead}, attr: attrModRM, flags: 1},                           // 17 add
+	{name: 471, ops: [6]operand{opReg | sz8 | accRead | accWrite, opRM | sz8 | accRead}, attr: attrModRM, flags: 3},                         // 18 or
+	{name: 7, ops: [6]operand{opReg | sz8 | accRead | accWrite, opRM | sz8 | accRead}, attr: attrModRM, flags: 2},                           // 19 adc
+	{name: 673, ops: [6]operand{opReg | sz8 | accRead | accWrite, opRM | sz8 | accRead}, attr: attrModRM, flags: 2},                         // 20 sbb
+	{name: 31, ops: [6]operand{opReg | sz8 | accRead | accWrite, opRM | sz8 | accRead}, attr: attrModRM, flags: 3},                          // 21 and
+	{name: 733, ops: [6]operand{opReg | sz8 | accRead | accWrite, opRM | sz8 | accRead}, attr: attrModRM | attrIdiom, flags: 1},             // 22 sub
+	{name: 1659, ops: [6]operand{opReg | sz8 | accRead | accWrite, opRM | sz8 | accRead}, attr: attrModRM | attrIdiom, flags: 3},            // 23 xor
+	{name: 105, ops: [6]operand{opReg | sz8 | accRead, opRM | sz8 | accRead}, attr: attrModRM, flags: 1},                                    // 24 cmp
+	{name: 9, ops: [6]operand{opReg | szV | accRead | accWrite, opRM | szV | accRead}, attr: attrModRM, flags: 1},                           // 25 add
+	{name: 471, ops: [6]operand{opReg | szV | accRead | accWrite, opRM | szV | accRead}, attr: attrModRM, flags: 3},                         // 26 or
+	{name: 7, ops: [6]operand{opReg | szV | accRead | accWrite, opRM | szV | accRead}, attr: attrModRM, flags: 2},                           // 27 adc
+	{name: 673, ops: [6]operand{opReg | szV | accRead | accWrite, opRM | szV | accRead}, attr: attrModRM, flags: 2},                         // 28 sbb
+	{name: 31, ops: [6]operand{opReg | szV | accRead | accWrite, opRM | szV | accRead}, attr: attrModRM, flags: 3},                          // 29 and
+	{name: 733, ops: [6]operand{opReg | szV | accRead | accWrite, opRM | szV | accRead}, attr: attrModRM | attrIdiom, flags: 1},             // 30 sub
+	{name: 1659, ops: [6]operand{opReg | szV | accRead | accWrite, opRM | szV | accRead}, attr: attrModRM | attrIdiom, flags: 3},            // 31 xor
+	{name: 105, ops: [6]operand{opReg | szV | accRead, opRM | szV | accRead}, attr: attrModRM, flags: 1},                                    // 32 cmp
+	{name: 9, ops: [6]operand{opFixed | sz8 | 0<<opFixedShift | accRead | accWrite}, flags: 1, imm: imm8},                                   // 33 add
+	{name: 471, ops: [6]operand{opFixed | sz8 | 0<<opFixedShift | accRead | accWrite}, flags: 3, imm: imm8},                                 // 34 or
+	{name: 7, ops: [6]operand{opFixed | sz8 | 0<<opFixedShift | accRead | accWrite}, flags: 2, imm: imm8},                                   // 35 adc
+	{name: 673, ops: [6]operand{opFixed | sz8 | 0<<opFixedShift | accRead | accWrite}, flags: 2, imm: imm8},                                 // 36 sbb
+	{name: 31, ops: [6]operand{opFixed | sz8 | 0<<opFixedShift | accRead | accWrite}, flags: 3, imm: imm8},                                  // 37 and
+	{name: 733, ops: [6]operand{opFixed | sz8 | 0<<opFixedShift | accRead | accWrite}, flags: 1, imm: imm8},                                 // 38 sub
+	{name: 1659, ops: [6]operand{opFixed | sz8 | 0<<opFixedShift | accRead | accWrite}, flags: 3, imm: imm8},                                // 39 xor
+	{name: 105, ops: [6]operand{opFixed | sz8 | 0<<opFixedShift | accRead}, flags: 1, imm: imm8},                                            // 40 cmp
+	{name: 9, ops: [6]operand{opFixed | szV | 0<<opFixedShift | accRead | accWrite}, flags: 1, imm: immZ},                                   // 41 add
+	{name: 471, ops: [6]operand{opFixed | szV | 0<<opFixedShift | accRead | accWrite}, flags: 3, imm: immZ},                                 // 42 or
+	{name: 7, ops: [6]operand{opFixed | szV | 0<<opFixedShift | accRead | accWrite}, flags: 2, imm: immZ},                                   // 43 adc
+	{name: 673, ops: [6]operand{opFixed | szV | 0<<opFixedShift | accRead | accWrite}, flags: 2, imm: immZ},                                 // 44 sbb
+	{name: 31, ops: [6]operand{opFixed | szV | 0<<opFixedShift | accRead | accWrite}, flags: 3, imm: immZ},                                  // 45 and
+	{name: 733, ops: [6]operand{opFixed | szV | 0<<opFixedShift | accRead | accWrite}, flags: 1, imm: immZ},                                 // 46 sub
+	{name: 1659, ops: [6]operand{opFixed | szV | 0<<opFixedShift | accRead | accWrite}, flags: 3, imm: immZ},                                // 47 xor
+	{name: 105, ops: [6]operand{opFixed | szV | 0<<opFixedShift | accRead}, flags: 1, imm: immZ},                                            // 48 cmp
+	{name: 633, ops: [6]operand{opPush | accWrite | accRead}},                                                                               // 49 push
+	{name: 585, ops: [6]operand{opPop | accRead | accRead}},                                                                                 // 50 pop
+	{name: 159, ops: [6]operand{opFixed | sz8 | 0<<opFixedShift | accRead | accWrite}, flags: 55},                                           // 51 daa
+	{name: 160, ops: [6]operand{opFixed | sz8 | 0<<opFixedShift | accRead | accWrite}, flags: 55},                                           // 52 das
+	{name: 1, ops: [6]operand{opFixed | sz16 | 0<<opFixedShift | accRead | accWrite}, flags: 48},                                            // 53 aaa
+	{name: 6, ops: [6]operand{opFixed | sz16 | 0<<opFixedShift | accRead | accWrite}, flags: 48},                                            // 54 aas
+	{name: 290, ops: [6]operand{opOpc | szV | accRead | accWrite}, flags: 4},                                                                // 55 inc
+	{name: 161, ops: [6]operand{opOpc | szV | accRead | accWrite}, flags: 4},                                                                // 56 dec
+	{name: 633, ops: [6]operand{opPush | accWrite | accRead, opOpc | szV | accRead}, attr: attrD64},                                         // 57 push
+	{name: 585, ops: [6]operand{opPop | accRead | accRead, opOpc | szV | accWrite}, attr: attrD64},                                          // 58 pop
+	{name: 634, ops: [6]operand{opPush | accWrite | accRead}, attr: attrAll},                                                                // 59 pusha
+	{name: 586, ops: [6]operand{opPop | accRead | accRead}, attr: attrAll},                                                                  // 60 popa
+	{name: 62, ops: [6]operand{opReg | szV | accRead, opM | accRead}, attr: attrModRM | attrPriv},                                           // 61 bound
+	{name: 455, ops: [6]operand{opReg | szV | accWrite, opRM | sz32 | accRead}, attr: attrModRM},                                            // 62 movsxd
+	{name: 38, ops: [6]operand{opRM | sz16 | accRead | accWrite, opReg | sz16 | accRead}, attr: attrModRM, flags: 20},                       // 63 arpl
+	{name: 633, ops: [6]operand{opPush | accWrite | accRead}, attr: attrD64, imm: immZ},                                                     // 64 push
+	{name: 288, ops: [6]operand{opReg | szV | accWrite, opRM | szV | accRead}, attr: attrModRM, flags: 15, imm: immZ},                       // 65 imul
+	{name: 633, ops: [6]operand{opPush | accWrite | accRead}, attr: attrD64, imm: imm8},                                                     // 66 push
+	{name: 288, ops: [6]operand{opReg | szV | accWrite, opRM | szV | accRead}, attr: attrModRM, flags: 15, imm: imm8},                       // 67 imul
+	{name: 292, ops: [6]operand{opDst | accWrite, opFixed | sz16 | 2<<opFixedShift | accRead}, attr: attrRep | attrPriv, flags: 31},         // 68 ins
+	{name: 475, ops: [6]operand{opSrc | accRead, opFixed | sz16 | 2<<opFixedShift | accRead}, attr: attrRep | attrPriv, flags: 31},          // 69 outs
+	{name: 323, attr: attrF64, flags: 33, imm: immRel8, br: BranchJcc},                                                                      // 70 jo
+	{name: 319, attr: attrF64, flags: 33, imm: immRel8, br: BranchJcc},                                                                      // 71 jno
+	{name: 307, attr: attrF64, flags: 34, imm: immRel8, br: BranchJcc},                                                                      // 72 jb
+	{name: 315, attr: attrF64, flags: 34, imm: immRel8, br: BranchJcc},                                                                      // 73 jnb
+	{name: 327, attr: attrF64, flags: 35, imm: immRel8, br: BranchJcc},                                                                      // 74 jz
+	{name: 322, attr: attrF64, flags: 35, imm: immRel8, br: BranchJcc},                                                                      // 75 jnz
+	{name: 308, attr: attrF64, flags: 36, imm: immRel8, br: BranchJcc},                                                                      // 76 jbe
+	{name: 316, attr: attrF64, flags: 36, imm: immRel8, br: BranchJcc},                                                                      // 77 jnbe
+	{name: 326, attr: attrF64, flags: 37, imm: immRel8, br: BranchJcc},                                                                      // 78 js
+	{name: 321, attr: attrF64, flags: 37, imm: immRel8, br: BranchJcc},                                                                      // 79 jns
+	{name: 324, attr: attrF64, flags: 38, imm: immRel8, br: BranchJcc},                                                                      // 80 jp
+	{name: 320, attr: attrF64, flags: 38, imm: immRel8, br: BranchJcc},                                                                      // 81 jnp
+	{name: 311, attr: attrF64, flags: 39, imm: immRel8, br: BranchJcc},                                                                      // 82 jl
+	{name: 317, attr: attrF64, flags: 39, imm: immRel8, br: BranchJcc},                                                                      // 83 jnl
+	{name: 312, attr: attrF64, flags: 40, imm: immRel8, br: BranchJcc},                                                                      // 84 jle
+	{name: 318, attr: attrF64, flags: 40, imm: immRel8, br: BranchJcc},                                                                      // 85 jnle
+	{name: 9, ops: [6]operand{opRM | sz8 | accRead | accWrite}, attr: attrModRM | attrLock, flags: 1, imm: imm8},                            // 86 add
+	{name: 471, ops: [6]operand{opRM | sz8 | accRead | accWrite}, attr: attrModRM | attrLock, flags: 3, imm: imm8},                          // 87 or
+	{name: 7, ops: [6]operand{opRM | sz8 | accRead | accWrite}, attr: attrModRM | attrLock, flags: 2, imm: imm8},                            // 88 adc
+	{name: 673, ops: [6]operand{opRM | sz8 | accRead | accWrite}, attr: attrModRM | attrLock, flags: 2, imm: imm8},                          // 89 sbb
+	{name: 31, ops: [6]operand{opRM | sz8 | accRead | accWrite}, attr: attrModRM | attrLock, flags: 3, imm: imm8},                           // 90 and
+	{name: 733, ops: [6]operand{opRM | sz8 | accRead | accWrite}, attr: attrModRM | attrLock, flags: 1, imm: imm8},                          // 91 sub
+	{name: 1659, ops: [6]operand{opRM | sz8 | accRead | accWrite}, attr: attrModRM | attrLock, flags: 3, imm: imm8},                         // 92 xor
+	{name: 105, ops: [6]operand{opRM | sz8 | accRead}, attr: attrModRM, flags: 1, imm: imm8},                                                // 93 cmp
+	{name: 9, ops: [6]operand{opRM | szV | accRead | accWrite}, attr: attrModRM | attrLock, flags: 1, imm: immZ},                            // 94 add
+	{name: 471, ops: [6]operand{opRM | szV | accRead | accWrite}, attr: attrModRM | attrLock, flags: 3, imm: immZ},                          // 95 or
+	{name: 7, ops: [6]operand{opRM | szV | accRead | accWrite}, attr: attrModRM | attrLock, flags: 2, imm: immZ},                            // 96 adc
+	{name: 673, ops: [6]operand{opRM | szV | accRead | accWrite}, attr: attrModRM | attrLock, flags: 2, imm: immZ},                          // 97 sbb
+	{name: 31, ops: [6]operand{opRM | szV | accRead | accWrite}, attr: attrModRM | attrLock, flags: 3, imm: immZ},                           // 98 and
+	{name: 733, ops: [6]operand{opRM | szV | accRead | accWrite}, attr: attrModRM | attrLock, flags: 1, imm: immZ},                          // 99 sub
+	{name: 1659, ops: [6]operand{opRM | szV | accRead | accWrite}, attr: attrModRM | attrLock, flags: 3, imm: immZ},                         // 100 xor
+	{name: 105, ops: [6]operand{opRM | szV | accRead}, attr: attrModRM, flags: 1, imm: immZ},                                                // 101 cmp
+	{name: 9, ops: [6]operand{opRM | sz8 | accRead | accWrite}, attr: attrModRM | attrLock, flags: 1, imm: imm8},                            // 102 add
+	{name: 471, ops: [6]operand{opRM | sz8 | accRead | accWrite}, attr: attrModRM | attrLock, flags: 3, imm: imm8},                          // 103 or
+	{name: 7, ops: [6]operand{opRM | sz8 | accRead | accWrite}, attr: attrModRM | attrLock, flags: 2, imm: imm8},                            // 104 adc
+	{name: 673, ops: [6]operand{opRM | sz8 | accRead | accWrite}, attr: attrModRM | attrLock, flags: 2, imm: imm8},                          // 105 sbb
+	{name: 31, ops: [6]operand{opRM | sz8 | accRead | accWrite}, attr: attrModRM | attrLock, flags: 3, imm: imm8},                           // 106 and
+	{name: 733, ops: [6]operand{opRM | sz8 | accRead | accWrite}, attr: attrModRM | attrLock, flags: 1, imm: imm8},                          // 107 sub
+	{name: 1659, ops: [6]operand{opRM | sz8 | accRead | accWrite}, attr: attrModRM | attrLock, flags: 3, imm: imm8},                         // 108 xor
+	{name: 105, ops: [6]operand{opRM | sz8 | accRead}, attr: attrModRM, flags: 1, imm: imm8},                                                // 109 cmp
+	{name: 9, ops: [6]operand{opRM | szV | accRead | accWrite}, attr: attrModRM | attrLock, flags: 1, imm: imm8},                            // 110 add
+	{name: 471, ops: [6]operand{opRM | szV | accRead | accWrite}, attr: attrModRM | attrLock, flags: 3, imm: imm8},                          // 111 or
+	{name: 7, ops: [6]operand{opRM | szV | accRead | accWrite}, attr: attrModRM | attrLock, flags: 2, imm: imm8},                            // 112 adc
+	{name: 673, ops: [6]operand{opRM | szV | accRead | accWrite}, attr: attrModRM | attrLock, flags: 2, imm: imm8},                          // 113 sbb
+	{name: 31, ops: [6]operand{opRM | szV | accRead | accWrite}, attr: attrModRM | attrLock, flags: 3, imm: imm8},                           // 114 and
+	{name: 733, ops: [6]operand{opRM | szV | accRead | accWrite}, attr: attrModRM | attrLock, flags: 1, imm: imm8},                          // 115 sub
+	{name: 1659, ops: [6]operand{opRM | szV | accRead | accWrite}, attr: attrModRM | attrLock, flags: 3, imm: imm8},                         // 116 xor
+	{name: 105, ops: [6]operand{opRM | szV | accRead}, attr: attrModRM, flags: 1, imm: imm8},                                                // 117 cmp
+	{name: 753, ops: [6]operand{opRM | sz8 | accRead, opReg | sz8 | accRead}, attr: attrModRM, flags: 3},                                    // 118 test
+	{name: 753, ops: [6]operand{opRM | szV | accRead, opReg | szV | accRead}, attr: attrModRM, flags: 3},                                    // 119 test
+	{name: 1650, ops: [6]operand{opRM | sz8 | accRead | accWrite, opReg | sz8 | accRead | accWrite}, attr: attrModRM | attrLock},            // 120 xchg
+	{name: 1650, ops: [6]operand{opRM | szV | accRead | accWrite, opReg | szV | accRead | accWrite}, attr: attrModRM | attrLock},            // 121 xchg
+	{name: 422, ops: [6]operand{opRM | sz8 | accWrite, opReg | sz8 | accRead}, attr: attrModRM},                                             // 122 mov
+	{name: 422, ops: [6]operand{opRM | szV | accWrite, opReg | szV | accRead}, attr: attrModRM},                                             // 123 mov
+	{name: 422, ops: [6]operand{opReg | sz8 | accWrite, opRM | sz8 | accRead}, attr: attrModRM},                                             // 124 mov
+	{name: 422, ops: [6]operand{opReg | szV | accWrite, opRM | szV | accRead}, attr: attrModRM},                                             // 125 mov
+	{name: 422, ops: [6]operand{opRM | szV | accWrite, opSeg | accRead}, attr: attrModRM},                                                   // 126 mov
+	{name: 385, ops: [6]operand{opReg | szV | accWrite, opM}, attr: attrModRM},                                                              // 127 lea
+	{name: 422, ops: [6]operand{opSeg | accRead, opRM | sz16 | accRead}, attr: attrModRM},                                                   // 128 mov
+	{name: 585, ops: [6]operand{opPop | accRead | accRead, opRM | szV | accWrite}, attr: attrModRM | attrD64},                               // 129 pop
+	{name: 494}, // 130 pause
+	{name: 494, ops: [6]operand{opOpc | szV | accCond, opFixed | szV | 0<<opFixedShift | accCond}}, // 131 pause
+	{name: 469}, // 132 nop
+	{name: 1650, ops: [6]operand{opOpc | szV | accRead | accWrite, opFixed | szV | 0<<opFixedShift | accRead | accWrite}}, // 133 xchg
+	{name: 72, ops: [6]operand{opFixed | sz8 | 0<<opFixedShift | accRead, opFixed | sz16 | 0<<opFixedShift | accWrite}},   // 134 cbw
+	{name: 158, ops: [6]operand{opFixed | sz16 | 0<<opFixedShift | accRead, opFixed | sz32 | 0<<opFixedShift | accWrite}}, // 135 cwde
+	{name: 74, ops: [6]operand{opFixed | sz32 | 0<<opFixedShift | accRead, opFixed | sz64 | 0<<opFixedShift | accWrite}},  // 136 cdqe
+	{name: 157, ops: [6]operand{opFixed | sz16 | 0<<opFixedShift | accRead, opFixed | sz16 | 2<<opFixedShift | accWrite}}, // 137 cwd
+	{name: 73, ops: [6]operand{opFixed | sz32 | 0<<opFixedShift | accRead, opFixed | sz32 | 2<<opFixedShift | accWrite}},  // 138 cdq
+	{name: 133, ops: [6]operand{opFixed | sz64 | 0<<opFixedShift | accRead, opFixed | sz64 | 2<<opFixedShift | accWrite}}, // 139 cqo
+	{name: 71, ops: [6]operand{opPush | accWrite | accRead, opPush | accWrite | accRead}, imm: immFar, br: BranchFarCall}, // 140 call
+	{name: 269, attr: attrFP}, // 141 fwait
+	{name: 635, ops: [6]operand{opPush | accWrite | accRead}, attr: attrD64, flags: 43},                                                                                                            // 142 pushf
+	{name: 588, ops: [6]operand{opPop | accRead | accRead}, attr: attrD64, flags: 44},                                                                                                              // 143 popf
+	{name: 668, ops: [6]operand{opFixed | sz8 | 0<<opFixedShift | accRead}, flags: 42},                                                                                                             // 144 sahf
+	{name: 379, ops: [6]operand{opFixed | sz8 | 0<<opFixedShift | accWrite}, flags: 41},                                                                                                            // 145 lahf
+	{name: 422, ops: [6]operand{opFixed | sz8 | 0<<opFixedShift | accWrite, opMoffs | accRead}, imm: immMoffs},                                                                                     // 146 mov
+	{name: 422, ops: [6]operand{opFixed | szV | 0<<opFixedShift | accWrite, opMoffs | accRead}, imm: immMoffs},                                                                                     // 147 mov
+	{name: 422, ops: [6]operand{opFixed | sz8 | 0<<opFixedShift | accRead, opMoffs | accWrite}, imm: immMoffs},                                                                                     // 148 mov
+	{name: 422, ops: [6]operand{opFixed | szV | 0<<opFixedShift | accRead, opMoffs | accWrite}, imm: immMoffs},                                                                                     // 149 mov
+	{name: 449, ops: [6]operand{opDst | accWrite, opSrc | accRead}, attr: attrRep, flags: 31},                                                                                                      // 150 movs
+	{name: 122, ops: [6]operand{opSrc | accRead, opDst | accRead}, attr: attrRep, flags: 32},                                                                                                       // 151 cmps
+	{name: 753, ops: [6]operand{opFixed | sz8 | 0<<opFixedShift | accRead}, flags: 3, imm: imm8},                                                                                                   // 152 test
+	{name: 753, ops: [6]operand{opFixed | szV | 0<<opFixedShift | accRead}, flags: 3, imm: immZ},                                                                                                   // 153 test
+	{name: 729, ops: [6]operand{opDst | accWrite, opFixed | sz8 | 0<<opFixedShift | accRead}, attr: attrRep, flags: 31},                                                                            // 154 stos
+	{name: 729, ops: [6]operand{opDst | accWrite, opFixed | szV | 0<<opFixedShift | accRead}, attr: attrRep, flags: 31},                                                                            // 155 stos
+	{name: 397, ops: [6]operand{opSrc | accRead, opFixed | sz8 | 0<<opFixedShift | accWrite}, attr: attrRep, flags: 31},                                                                            // 156 lods
+	{name: 397, ops: [6]operand{opSrc | accRead, opFixed | szV | 0<<opFixedShift | accWrite}, attr: attrRep, flags: 31},                                                                            // 157 lods
+	{name: 674, ops: [6]operand{opDst | accRead, opFixed | sz8 | 0<<opFixedShift | accRead}, attr: attrRep, flags: 32},                                                                             // 158 scas
+	{name: 674, ops: [6]operand{opDst | accRead, opFixed | szV | 0<<opFixedShift | accRead}, attr: attrRep, flags: 32},                                                                             // 159 scas
+	{name: 422, ops: [6]operand{opOpc | sz8 | accWrite}, imm: imm8},                                                                                                                                // 160 mov
+	{name: 422, ops: [6]operand{opOpc | szV | accWrite}, imm: immV},                                                                                                                                // 161 mov
+	{name: 657, ops: [6]operand{opRM | sz8 | accRead | accWrite}, attr: attrModRM | attrCount, flags: 9, imm: imm8},                                                                                // 162 rol
+	{name: 658, ops: [6]operand{opRM | sz8 | accRead | accWrite}, attr: attrModRM | attrCount, flags: 9, imm: imm8},                                                                                // 163 ror
+	{name: 706, ops: [6]operand{opRM | sz8 | accRead | accWrite}, attr: attrModRM | attrCount, flags: 6, imm: imm8},                                                                                // 164 shl
+	{name: 709, ops: [6]operand{opRM | sz8 | accRead | accWrite}, attr: attrModRM | attrCount, flags: 6, imm: imm8},                                                                                // 165 shr
+	{name: 706, ops: [6]operand{opRM | sz8 | accRead | accWrite}, attr: attrModRM | attrCount, flags: 6, imm: imm8},                                                                                // 166 shl
+	{name: 670, ops: [6]operand{opRM | sz8 | accRead | accWrite}, attr: attrModRM | attrCount, flags: 6, imm: imm8},                                                                                // 167 sar
+	{name: 657, ops: [6]operand{opRM | szV | accRead | accWrite}, attr: attrModRM | attrCount, flags: 9, imm: imm8},                                                                                // 168 rol
+	{name: 658, ops: [6]operand{opRM | szV | accRead | accWrite}, attr: attrModRM | attrCount, flags: 9, imm: imm8},                                                                                // 169 ror
+	{name: 706, ops: [6]operand{opRM | szV | accRead | accWrite}, attr: attrModRM | attrCount, flags: 6, imm: imm8},                                                                                // 170 shl
+	{name: 709, ops: [6]operand{opRM | szV | accRead | accWrite}, attr: attrModRM | attrCount, flags: 6, imm: imm8},                                                                                // 171 shr
+	{name: 706, ops: [6]operand{opRM | szV | accRead | accWrite}, attr: attrModRM | attrCount, flags: 6, imm: imm8},                                                                                // 172 shl
+	{name: 670, ops: [6]operand{opRM | szV | accRead | accWrite}, attr: attrModRM | attrCount, flags: 6, imm: imm8},                                                                                // 173 sar
+	{name: 637, ops: [6]operand{opRM | sz8 | accRead | accWrite}, attr: attrModRM, flags: 12, imm: imm8},                                                                                           // 174 rcl
+	{name: 640, ops: [6]operand{opRM | sz8 | accRead | accWrite}, attr: attrModRM, flags: 12, imm: imm8},                                                                                           // 175 rcr
+	{name: 637, ops: [6]operand{opRM | szV | accRead | accWrite}, attr: attrModRM, flags: 12, imm: imm8},                                                                                           // 176 rcl
+	{name: 640, ops: [6]operand{opRM | szV | accRead | accWrite}, attr: attrModRM, flags: 12, imm: imm8},                                                                                           // 177 rcr
+	{name: 654, ops: [6]operand{opPop | accRead | accRead}, attr: attrF64, imm: imm16, br: BranchRet},                                                                                              // 178 ret
+	{name: 654, ops: [6]operand{opPop | accRead | accRead}, attr: attrF64, br: BranchRet},                                                                                                          // 179 ret
+	{name: 387, ops: [6]operand{opReg | szV | accWrite, opM | accRead}, attr: attrModRM},                                                                                                           // 180 les
+	{name: 383, ops: [6]operand{opReg | szV | accWrite, opM | accRead}, attr: attrModRM},                                                                                                           // 181 lds
+	{name: 422, ops: [6]operand{opRM | sz8 | accWrite}, attr: attrModRM, imm: imm8},                                                                                                                // 182 mov
+	{name: 422, ops: [6]operand{opRM | szV | accWrite}, attr: attrModRM, imm: immZ},                                                                                                                // 183 mov
+	{name: 1647, ops: [6]operand{opFixed | sz32 | 0<<opFixedShift | accCond}, attr: attrModRM, imm: imm8},                                                                                          // 184 xabort
+	{name: 1649, ops: [6]operand{opFixed | sz32 | 0<<opFixedShift | accCond}, attr: attrModRM, imm: immRelZ, br: BranchXBegin},                                                                     // 185 xbegin
+	{name: 179, ops: [6]operand{opPush | accWrite | accRead, opFixed | szV | 5<<opFixedShift | accRead | accWrite}, attr: attrD64, imm: imm16x8},                                                   // 186 enter
+	{name: 386, ops: [6]operand{opPop | accRead | accRead, opFixed | szV | 4<<opFixedShift, opFixed | szV | 5<<opFixedShift | accRead, opFixed | szV | 5<<opFixedShift | accWrite}, attr: attrD64}, // 187 leave
+	{name: 655, ops: [6]operand{opPop | accRead | accRead}, imm: imm16, br: BranchFarRet},                                                                                                          // 188 retf
+	{name: 655, ops: [6]operand{opPop | accRead | accRead}, br: BranchFarRet},                                                                                                                      // 189 retf
+	{name: 297, attr: attrAll, br: BranchTrap},                                                                                                                                                     // 190 int3
+	{name: 295, attr: attrAll, imm: imm8, br: BranchTrap},                                                                                                                                          // 191 int
+	{name: 298, attr: attrAll, br: BranchTrap},                                                                                                                                                     // 192 into
+	{name: 306, ops: [6]operand{opPop | accRead | accRead}, flags: 57, br: BranchIRet},                                                                                                             // 193 iret
+	{name: 657, ops: [6]operand{opRM | sz8 | accRead | accWrite}, attr: attrModRM, flags: 8},                                                                                                       // 194 rol
+	{name: 658, ops: [6]operand{opRM | sz8 | accRead | accWrite}, attr: attrModRM, flags: 8},                                                                                                       // 195 ror
+	{name: 706, ops: [6]operand{opRM | sz8 | accRead | accWrite}, attr: attrModRM, flags: 5},                                                                                                       // 196 shl
+	{name: 709, ops: [6]operand{opRM | sz8 | accRead | accWrite}, attr: attrModRM, flags: 5},                                                                                                       // 197 shr
+	{name: 706, ops: [6]operand{opRM | sz8 | accRead | accWrite}, attr: attrModRM, flags: 5},                                                                                                       // 198 shl
+	{name: 670, ops: [6]operand{opRM | sz8 | accRead | accWrite}, attr: attrModRM, flags: 5},                                                                                                       // 199 sar
+	{name: 657, ops: [6]operand{opRM | szV | accRead | accWrite}, attr: attrModRM, flags: 8},                                                                                                       // 200 rol
+	{name: 658, ops: [6]operand{opRM | szV | accRead | accWrite}, attr: attrModRM, flags: 8},                                                                                                       // 201 ror
+	{name: 706, ops: [6]operand{opRM | szV | accRead | accWrite}, attr: attrModRM, flags: 5},                                                                                                       // 202 shl
+	{name: 709, ops: [6]operand{opRM | szV | accRead | accWrite}, attr: attrModRM, flags: 5},                                                                                                       // 203 shr
+	{name: 706, ops: [6]operand{opRM | szV | accRead | accWrite}, attr: attrModRM, flags: 5},                                                                                                       // 204 shl
+	{name: 670, ops: [6]operand{opRM | szV | accRead | accWrite}, attr: attrModRM, flags: 5},                                                                                                       // 205 sar
+	{name: 657, ops: [6]operand{opRM | sz8 | accRead | accWrite, opFixed | sz8 | 1<<opFixedShift | accRead}, attr: attrModRM, flags: 10},                                                           // 206 rol
+	{name: 658, ops: [6]operand{opRM | sz8 | accRead | accWrite, opFixed | sz8 | 1<<opFixedShift | accRead}, attr: attrModRM, flags: 10},                                                           // 207 ror
+	{name: 706, ops: [6]operand{opRM | sz8 | accRead | accWrite, opFixed | sz8 | 1<<opFixedShift | accRead}, attr: attrModRM, flags: 7},                                                            // 208 shl
+	{name: 709, ops: [6]operand{opRM | sz8 | accRead | accWrite, opFixed | sz8 | 1<<opFixedShift | accRead}, attr: attrModRM, flags: 7},                                                            // 209 shr
+	{name: 706, ops: [6]operand{opRM | sz8 | accRead | accWrite, opFixed | sz8 | 1<<opFixedShift | accRead}, attr: attrModRM, flags: 7},                                                            // 210 shl
+	{name: 670, ops: [6]operand{opRM | sz8 | accRead | accWrite, opFixed | sz8 | 1<<opFixedShift | accRead}, attr: attrModRM, flags: 7},                                                            // 211 sar
+	{name: 657, ops: [6]operand{opRM | szV | accRead | accWrite, opFixed | sz8 | 1<<opFixedShift | accRead}, attr: attrModRM, flags: 10},                                                           // 212 rol
+	{name: 658, ops: [6]operand{opRM | szV | accRead | accWrite, opFixed | sz8 | 1<<opFixedShift | accRead}, attr: attrModRM, flags: 10},                                                           // 213 ror
+	{name: 706, ops: [6]operand{opRM | szV | accRead | accWrite, opFixed | sz8 | 1<<opFixedShift | accRead}, attr: attrModRM, flags: 7},                                                            // 214 shl
+	{name: 709, ops: [6]operand{opRM | szV | accRead | accWrite, opFixed | sz8 | 1<<opFixedShift | accRead}, attr: attrModRM, flags: 7},                                                            // 215 shr
+	{name: 706, ops: [6]operand{opRM | szV | accRead | accWrite, opFixed | sz8 | 1<<opFixedShift | accRead}, attr: attrModRM, flags: 7},                                                            // 216 shl
+	{name: 670, ops: [6]operand{opRM | szV | accRead | accWrite, opFixed | sz8 | 1<<opFixedShift | accRead}, attr: attrModRM, flags: 7},                                                            // 217 sar
+	{name: 637, ops: [6]operand{opRM | sz8 | accRead | accWrite}, attr: attrModRM, flags: 11},                                                                                                      // 218 rcl
+	{name: 640, ops: [6]operand{opRM | sz8 | accRead | accWrite}, attr: attrModRM, flags: 11},                                                                                                      // 219 rcr
+	{name: 637, ops: [6]operand{opRM | szV | accRead | accWrite}, attr: attrModRM, flags: 11},                                                                                                      // 220 rcl
+	{name: 640, ops: [6]operand{opRM | szV | accRead | accWrite}, attr: attrModRM, flags: 11},                                                                                                      // 221 rcr
+	{name: 637, ops: [6]operand{opRM | sz8 | accRead | accWrite, opFixed | sz8 | 1<<opFixedShift | accRead}, attr: attrModRM, flags: 12},                                                           // 222 rcl
+	{name: 640, ops: [6]operand{opRM | sz8 | accRead | accWrite, opFixed | sz8 | 1<<opFixedShift | accRead}, attr: attrModRM, flags: 12},                                                           // 223 rcr
+	{name: 637, ops: [6]operand{opRM | szV | accRead | accWrite, opFixed | sz8 | 1<<opFixedShift | accRead}, attr: attrModRM, flags: 12},                                                           // 224 rcl
+	{name: 640, ops: [6]operand{opRM | szV | accRead | accWrite, opFixed | sz8 | 1<<opFixedShift | accRead}, attr: attrModRM, flags: 12},                                                           // 225 rcr
+	{name: 4, ops: [6]operand{opFixed | sz16 | 0<<opFixedShift | accRead | accWrite}, attr: attrDiv, flags: 56, imm: imm8},                                                                         // 226 aam
+	{name: 2, ops: [6]operand{opFixed | sz16 | 0<<opFixedShift | accRead | accWrite}, flags: 56, imm: imm8},                                                                                        // 227 aad
+	{name: 669, ops: [6]operand{opFixed | sz8 | 0<<opFixedShift | accWrite}, flags: 26},                                                                                                            // 228 salc
+	{name: 1658, ops: [6]operand{opMemIn | accRead, opFixed | szA | 3<<opFixedShift | accRead, opFixed | sz8 | 0<<opFixedShift | accRead | accWrite}},                                              // 229 xlat
+	{name: 400, ops: [6]operand{opFixed | szA | 1<<opFixedShift | accRead | accWrite}, attr: attrF64, flags: 35, imm: immRel8, br: BranchLoop},                                                     // 230 loopne
+	{name: 399, ops: [6]operand{opFixed | szA | 1<<opFixedShift | accRead | accWrite}, attr: attrF64, flags: 35, imm: immRel8, br: BranchLoop},                                                     // 231 loope
+	{name: 398, ops: [6]operand{opFixed | szA | 1<<opFixedShift | accRead | accWrite}, attr: attrF64, imm: immRel8, br: BranchLoop},                                                                // 232 loop
+	{name: 309, ops: [6]operand{opFixed | szA | 1<<opFixedShift | accRead}, attr: attrF64, imm: immRel8, br: BranchLoop},                                                                           // 233 jcxz
+	{name: 310, ops: [6]operand{opFixed | szA | 1<<opFixedShift | accRead}, attr: attrF64, imm: immRel8, br: BranchLoop},                                                                           // 234 jecxz
+	{name: 325, ops: [6]operand{opFixed | szA | 1<<opFixedShift | accRead}, attr: attrF64, imm: immRel8, br: BranchLoop},                                                                           // 235 jrcxz
+	{name: 289, ops: [6]operand{opFixed | sz8 | 0<<opFixedShift | accWrite}, attr: attrPriv, imm: imm8},                                                                                            // 236 in
+	{name: 289, ops: [6]operand{opFixed | szV | 0<<opFixedShift | accWrite}, attr: attrPriv, imm: imm8},                                                                                            // 237 in
+	{name: 474, ops: [6]operand{opFixed | sz8 | 0<<opFixedShift | accRead}, attr: attrPriv, imm: imm8},                                                                                             // 238 out
+	{name: 474, ops: [6]operand{opFixed | szV | 0<<opFixedShift | accRead}, attr: attrPriv, imm: imm8},                                                                                             // 239 out
+	{name: 71, ops: [6]operand{opPush | accWrite | accRead}, attr: attrF64, imm: immRelZ, br: BranchCall},                                                                                          // 240 call
+	{name: 313, attr: attrF64, imm: immRelZ, br: BranchJmp},                                                                                                                                        // 241 jmp
+	{name: 313, imm: immFar, br: BranchFarJmp},                                                                                                                                                     // 242 jmp
+	{name: 313, attr: attrF64, imm: immRel8, br: BranchJmp},                                                                                                                                        // 243 jmp
+	{name: 289, ops: [6]operand{opFixed | sz8 | 0<<opFixedShift | accWrite, opFixed | sz16 | 2<<opFixedShift | accRead}, attr: attrPriv},                                                           // 244 in
+	{name: 289, ops: [6]operand{opFixed | szV | 0<<opFixedShift | accWrite, opFixed | sz16 | 2<<opFixedShift | accRead}, attr: attrPriv},                                                           // 245 in
+	{name: 474, ops: [6]operand{opFixed | sz8 | 0<<opFixedShift | accRead, opFixed | sz16 | 2<<opFixedShift | accRead}, attr: attrPriv},                                                            // 246 out
+	{name: 474, ops: [6]operand{opFixed | szV | 0<<opFixedShift | accRead, opFixed | sz16 | 2<<opFixedShift | accRead}, attr: attrPriv},                                                            // 247 out
+	{name: 296, attr: attrAll, br: BranchTrap},                                                                                                                                                     // 248 int1
+	{name: 283, attr: attrPriv | attrAll, br: BranchTrap},                                                                                                                                          // 249 hlt
+	{name: 88, flags: 27}, // 250 cmc
+	{name: 753, ops: [6]operand{opRM | sz8 | accRead}, attr: attrModRM, flags: 3, imm: imm8},                                                                                                             // 251 test
+	{name: 753, ops: [6]operand{opRM | szV | accRead}, attr: attrModRM, flags: 3, imm: immZ},                                                                                                             // 252 test
+	{name: 470, ops: [6]operand{opRM | sz8 | accRead | accWrite}, attr: attrModRM | attrLock},                                                                                                            // 253 not
+	{name: 470, ops: [6]operand{opRM | szV | accRead | accWrite}, attr: attrModRM | attrLock},                                                                                                            // 254 not
+	{name: 468, ops: [6]operand{opRM | sz8 | accRead | accWrite}, attr: attrModRM | attrLock, flags: 1},                                                                                                  // 255 neg
+	{name: 468, ops: [6]operand{opRM | szV | accRead | accWrite}, attr: attrModRM | attrLock, flags: 1},                                                                                                  // 256 neg
+	{name: 460, ops: [6]operand{opRM | sz8 | accRead, opFixed | sz8 | 0<<opFixedShift | accRead, opFixed | sz16 | 0<<opFixedShift | accWrite}, attr: attrModRM, flags: 15},                               // 257 mul
+	{name: 288, ops: [6]operand{opRM | sz8 | accRead, opFixed | sz8 | 0<<opFixedShift | accRead, opFixed | sz16 | 0<<opFixedShift | accWrite}, attr: attrModRM, flags: 15},                               // 258 imul
+	{name: 460, ops: [6]operand{opRM | szV | accRead, opFixed | szV | 0<<opFixedShift | accRead | accWrite, opFixed | szV | 2<<opFixedShift | accWrite}, attr: attrModRM, flags: 15},                     // 259 mul
+	{name: 288, ops: [6]operand{opRM | szV | accRead, opFixed | szV | 0<<opFixedShift | accRead | accWrite, opFixed | szV | 2<<opFixedShift | accWrite}, attr: attrModRM, flags: 15},                     // 260 imul
+	{name: 162, ops: [6]operand{opRM | sz8 | accRead, opFixed | sz16 | 0<<opFixedShift | accRead | accWrite}, attr: attrModRM | attrDiv, flags: 16},                                                      // 261 div
+	{name: 287, ops: [6]operand{opRM | sz8 | accRead, opFixed | sz16 | 0<<opFixedShift | accRead | accWrite}, attr: attrModRM | attrDiv, flags: 16},                                                      // 262 idiv
+	{name: 162, ops: [6]operand{opRM | szV | accRead, opFixed | szV | 0<<opFixedShift | accRead | accWrite, opFixed | szV | 2<<opFixedShift | accRead | accWrite}, attr: attrModRM | attrDiv, flags: 16}, // 263 div
+	{name: 287, ops: [6]operand{opRM | szV | accRead, opFixed | szV | 0<<opFixedShift | accRead | accWrite, opFixed | szV | 2<<opFixedShift | accRead | accWrite}, attr: attrModRM | attrDiv, flags: 16}, // 264 idiv
+	{name: 76, flags: 23},                  // 265 clc
+	{name: 724, flags: 23},                 // 266 stc
+	{name: 82, attr: attrPriv, flags: 46},  // 267 cli
+	{name: 727, attr: attrPriv, flags: 46}, // 268 sti
+	{name: 77, flags: 45},                  // 269 cld
+	{name: 725, flags: 45},                 // 270 std
+	{name: 290, ops: [6]operand{opRM | sz8 | accRead | accWrite}, attr: attrModRM | attrLock, flags: 4},                          // 271 inc
+	{name: 161, ops: [6]operand{opRM | sz8 | accRead | accWrite}, attr: attrModRM | attrLock, flags: 4},                          // 272 dec
+	{name: 290, ops: [6]operand{opRM | szV | accRead | accWrite}, attr: attrModRM | attrLock, flags: 4},                          // 273 inc
+	{name: 161, ops: [6]operand{opRM | szV | accRead | accWrite}, attr: attrModRM | attrLock, flags: 4},                          // 274 dec
+	{name: 71, ops: [6]operand{opPush | accWrite | accRead, opRM | szV | accRead}, attr: attrModRM | attrF64, br: BranchCallInd}, // 275 call
+	{name: 71, ops: [6]operand{opPush | accWrite | accRead, opM | accRead}, attr: attrModRM, br: BranchFarCall},                  // 276 call
+	{name: 313, ops: [6]operand{opRM | szV | accRead}, attr: attrModRM | attrF64, br: BranchJmpInd},                              // 277 jmp
+	{name: 313, ops: [6]operand{opM | accRead}, attr: attrModRM, br: BranchFarJmp},                                               // 278 jmp
+	{name: 633, ops: [6]operand{opPush | accWrite | accRead, opRM | szV | accRead}, attr: attrModRM | attrD64},                   // 279 push
+	{name: 186, ops: [6]operand{opXM | accRead}, attr: attrModRM | attrFP},                                                       // 280 fadd
+	{name: 234, ops: [6]operand{opXM | accRead}, attr: attrModRM | attrFP},                                                       // 281 fmul
+	{name: 199, ops: [6]operand{opXM | accRead}, attr: attrModRM | attrFP},                                                       // 282 fcom
+	{name: 200, ops: [6]operand{opXM | accRead}, attr: attrModRM | attrFP},                                                       // 283 fcomp
+	{name: 259, ops: [6]operand{opXM | accRead}, attr: attrModRM | attrFP},                                                       // 284 fsub
+	{name: 261, ops: [6]operand{opXM | accRead}, attr: attrModRM | attrFP},                                                       // 285 fsubr
+	{name: 204, ops: [6]operand{opXM | accRead}, attr: attrModRM | attrFP},                                                       // 286 fdiv
+	{name: 206, ops: [6]operand{opXM | accRead}, attr: attrModRM | attrFP},                                                       // 287 fdivr
+	{name: 224, ops: [6]operand{opM | accRead}, attr: attrModRM | attrFP},                                                        // 288 fld
+	{name: 256, ops: [6]operand{opM | accWrite}, attr: attrModRM | attrFP},                                                       // 289 fst
+	{name: 227, ops: [6]operand{opM | accRead}, attr: attrModRM | attrFP},                                                        // 290 fldenv
+	{name: 226, ops: [6]operand{opM | accRead}, attr: attrModRM | attrFP},                                                        // 291 fldcw
+	{name: 244, ops: [6]operand{opM | accWrite}, attr: attrModRM},                                                                // 292 fnstenv
+	{name: 243, ops: [6]operand{opM | accWrite}, attr: attrModRM},                                                                // 293 fnstcw
+	{name: 224, attr: attrFP | attrModRM},                                                                                        // 294 fld
+	{name: 271, attr: attrFP | attrModRM},                                                                                        // 295 fxch
+	{name: 240, attr: attrFP | attrModRM},                                                                                        // 296 fnop
+	{name: 258, attr: attrFP | attrModRM},                                                                                        // 297 fstpnce
+	{name: 190, attr: attrFP | attrModRM},                                                                                        // 298 fchs
+	{name: 185, attr: attrFP | attrModRM},                                                                                        // 299 fabs
+	{name: 263, attr: attrFP | attrModRM},                                                                                        // 300 ftst
+	{name: 270, attr: attrFP | attrModRM},                                                                                        // 301 fxam
+	{name: 225, attr: attrFP | attrModRM},                                                                                        // 302 fld1
+	{name: 229, attr: attrFP | attrModRM},                                                                                        // 303 fldl2t
+	{name: 228, attr: attrFP | attrModRM},                                                                                        // 304 fldl2e
+	{name: 232, attr: attrFP | attrModRM},                                                                                        // 305 fldpi
+	{name: 230, attr: attrFP | attrModRM},                                                                                        // 306 fldlg2
+	{name: 231, attr: attrFP | attrModRM},                                                                                        // 307 fldln2
+	{name: 233, attr: attrFP | attrModRM},                                                                                        // 308 fldz
+	{name: 184, attr: attrFP | attrModRM},                                                                                        // 309 f2xm1
+	{name: 275, attr: attrFP | attrModRM},                                                                                        // 310 fyl2x
+	{name: 249, attr: attrFP | attrModRM},                                                                                        // 311 fptan
+	{name: 246, attr: attrFP | attrModRM},                                                                                        // 312 fpatan
+	{name: 274, attr: attrFP | attrModRM},                                                                                        // 313 fxtract
+	{name: 248, attr: attrFP | attrModRM},                                                                                        // 314 fprem1
+	{name: 203, attr: attrFP | attrModRM},                                                                                        // 315 fdecstp
+	{name: 218, attr: attrFP | attrModRM},                                                                                        // 316 fincstp
+	{name: 247, attr: attrFP | attrModRM},                                                                                        // 317 fprem
+	{name: 276, attr: attrFP | attrModRM},                                                                                        // 318 fyl2xp1
+	{name: 255, attr: attrFP | attrModRM},                                                                                        // 319 fsqrt
+	{name: 254, attr: attrFP | attrModRM},                                                                                        // 320 fsincos
+	{name: 250, attr: attrFP | attrModRM},                                                                                        // 321 frndint
+	{name: 252, attr: attrFP | attrModRM},                                                                                        // 322 fscale
+	{name: 253, attr: attrFP | attrModRM},                                                                                        // 323 fsin
+	{name: 202, attr: attrFP | attrModRM},                                                                                        // 324 fcos
+	{name: 211, ops: [6]operand{opM | accRead}, attr: attrModRM | attrFP},                                                        // 325 fiadd
+	{name: 217, ops: [6]operand{opM | accRead}, attr: attrModRM | attrFP},                                                        // 326 fimul
+	{name: 212, ops: [6]operand{opM | accRead}, attr: attrModRM | attrFP},                                                        // 327 ficom
+	{name: 213, ops: [6]operand{opM | accRead}, attr: attrModRM | attrFP},                                                        // 328 ficomp
+	{name: 222, ops: [6]operand{opM | accRead}, attr: attrModRM | attrFP},                                                        // 329 fisub
+	{name: 223, ops: [6]operand{opM | accRead}, attr: attrModRM | attrFP},                                                        // 330 fisubr
+	{name: 214, ops: [6]operand{opM | accRead}, attr: attrModRM | attrFP},                                                        // 331 fidiv
+	{name: 215, ops: [6]operand{opM | accRead}, attr: attrModRM | attrFP},                                                        // 332 fidivr
+	{name: 191, attr: attrFP | attrModRM, flags: 34},                                                                             // 333 fcmovb
+	{name: 193, attr: attrFP | attrModRM, flags: 35},                                                                             // 334 fcmove
+	{name: 192, attr: attrFP | attrModRM, flags: 36},                                                                             // 335 fcmovbe
+	{name: 198, attr: attrFP | attrModRM, flags: 38},                                                                             // 336 fcmovu
+	{name: 268, attr: attrFP | attrModRM},                                                                                        // 337 fucompp
+	{name: 216, ops: [6]operand{opM | accRead}, attr: attrModRM | attrFP},                                                        // 338 fild
+	{name: 224, ops: [6]operand{opM | accRead}, attr: attrModRM | attrFP},                                                        // 339 fld
+	{name: 221, ops: [6]operand{opM | accWrite}, attr: attrModRM | attrFP},                                                       // 340 fisttp
+	{name: 219, ops: [6]operand{opM | accWrite}, attr: attrModRM | attrFP},                                                       // 341 fist
+	{name: 220, ops: [6]operand{opM | accWrite}, attr: attrModRM | attrFP},                                                       // 342 fistp
+	{name: 257, ops: [6]operand{opM | accWrite}, attr: attrModRM | attrFP},                                                       // 343 fstp
+	{name: 194, attr: attrFP | attrModRM, flags: 34},                                                                             // 344 fcmovnb
+	{name: 196, attr: attrFP | attrModRM, flags: 35},                                                                             // 345 fcmovne
+	{name: 195, attr: attrFP | attrModRM, flags: 36},                                                                             // 346 fcmovnbe
+	{name: 197, attr: attrFP | attrModRM, flags: 38},                                                                             // 347 fcmovnu
+	{name: 238, attr: attrModRM},                                                                                                 // 348 fneni
+	{name: 237, attr: attrModRM},                                                                                                 // 349 fndisi
+	{name: 236, attr: attrModRM},                                                                                                 // 350 fnclex
+	{name: 239, attr: attrModRM},                                                                                                 // 351 fninit
+	{name: 242, attr: attrModRM},                                                                                                 // 352 fnsetpm
+	{name: 265, attr: attrFP | attrModRM, flags: 29},                                                                             // 353 fucomi
+	{name: 186, ops: [6]operand{opXM | accRead}, attr: attrModRM | attrFP},                                                       // 354 fadd
+	{name: 234, ops: [6]operand{opXM | accRead}, attr: attrModRM | attrFP},                                                       // 355 fmul
+	{name: 199, ops: [6]operand{opXM | accRead}, attr: attrModRM | attrFP},                                                       // 356 fcom
+	{name: 200, ops: [6]operand{opXM | accRead}, attr: attrModRM | attrFP},                                                       // 357 fcomp
+	{name: 259, ops: [6]operand{opXM | accRead}, attr: attrModRM | attrFP},                                                       // 358 fsub
+	{name: 261, ops: [6]operand{opXM | accRead}, attr: attrModRM | attrFP},                                                       // 359 fsubr
+	{name: 204, ops: [6]operand{opXM | accRead}, attr: attrModRM | attrFP},                                                       // 360 fdiv
+	{name: 206, ops: [6]operand{opXM | accRead}, attr: attrModRM | attrFP},                                                       // 361 fdivr
+	{name: 224, ops: [6]operand{opM | accRead}, attr: attrModRM | attrFP},                                                        // 362 fld
+	{name: 251, ops: [6]operand{opM | accRead}, attr: attrModRM | attrFP},                                                        // 363 frstor
+	{name: 221, ops: [6]operand{opM | accWrite}, attr: attrModRM | attrFP},                                                       // 364 fisttp
+	{name: 256, ops: [6]operand{opM | accWrite}, attr: attrModRM | attrFP},                                                       // 365 fst
+	{name: 257, ops: [6]operand{opM | accWrite}, attr: attrModRM | attrFP},                                                       // 366 fstp
+	{name: 241, ops: [6]operand{opM | accWrite}, attr: attrModRM},                                                                // 367 fnsave
+	{name: 245, ops: [6]operand{opM | accWrite}, attr: attrModRM},                                                                // 368 fnstsw
+	{name: 209, attr: attrFP | attrModRM},                                                                                        // 369 ffree
+	{name: 271, attr: attrFP | attrModRM},                                                                                        // 370 fxch
+	{name: 256, attr: attrFP | attrModRM},                                                                                        // 371 fst
+	{name: 257, attr: attrFP | attrModRM},                                                                                        // 372 fstp
+	{name: 264, attr: attrFP | attrModRM},                                                                                        // 373 fucom
+	{name: 267, attr: attrFP | attrModRM},                                                                                        // 374 fucomp
+	{name: 211, ops: [6]operand{opM | accRead}, attr: attrModRM | attrFP},                                                        // 375 fiadd
+	{name: 217, ops: [6]operand{opM | accRead}, attr: attrModRM | attrFP},                                                        // 376 fimul
+	{name: 212, ops: [6]operand{opM | accRead}, attr: attrModRM | attrFP},                                                        // 377 ficom
+	{name: 213, ops: [6]operand{opM | accRead}, attr: attrModRM | attrFP},                                                        // 378 ficomp
+	{name: 222, ops: [6]operand{opM | accRead}, attr: attrModRM | attrFP},                                                        // 379 fisub
+	{name: 223, ops: [6]operand{opM | accRead}, attr: attrModRM | attrFP},                                                        // 380 fisubr
+	{name: 214, ops: [6]operand{opM | accRead}, attr: attrModRM | attrFP},                                                        // 381 fidiv
+	{name: 215, ops: [6]operand{opM | accRead}, attr: attrModRM | attrFP},                                                        // 382 fidivr
+	{name: 187, attr: attrFP | attrModRM},                                                                                        // 383 faddp
+	{name: 235, attr: attrFP | attrModRM},                                                                                        // 384 fmulp
+	{name: 200, attr: attrFP | attrModRM},                                                                                        // 385 fcomp
+	{name: 262, attr: attrFP | attrModRM},                                                                                        // 386 fsubrp
+	{name: 260, attr: attrFP | attrModRM},                                                                                        // 387 fsubp
+	{name: 207, attr: attrFP | attrModRM},                                                                                        // 388 fdivrp
+	{name: 205, attr: attrFP | attrModRM},                                                                                        // 389 fdivp
+	{name: 201, attr: attrFP | attrModRM},                                                                                        // 390 fcompp
+	{name: 216, ops: [6]operand{opM | accRead}, attr: attrModRM | attrFP},                                                        // 391 fild
+	{name: 188, ops: [6]operand{opM | accRead}, attr: attrModRM | attrFP},                                                        // 392 fbld
+	{name: 216, ops: [6]operand{opM | accRead}, attr: attrModRM | attrFP},                                                        // 393 fild
+	{name: 221, ops: [6]operand{opM | accWrite}, attr: attrModRM | attrFP},                                                       // 394 fisttp
+	{name: 219, ops: [6]operand{opM | accWrite}, attr: attrModRM | attrFP},                                                       // 395 fist
+	{name: 220, ops: [6]operand{opM | accWrite}, attr: attrModRM | attrFP},                                                       // 396 fistp
+	{name: 189, ops: [6]operand{opM | accWrite}, attr: attrModRM | attrFP},                                                       // 397 fbstp
+	{name: 220, ops: [6]operand{opM | accWrite}, attr: attrModRM | attrFP},                                                       // 398 fistp
+	{name: 210, attr: attrFP | attrModRM},                                                                                        // 399 ffreep
+	{name: 271, attr: attrFP | attrModRM},                                                                                        // 400 fxch
+	{name: 257, attr: attrFP | attrModRM},                                                                                        // 401 fstp
+	{name: 257, attr: attrFP | attrModRM},                                                                                        // 402 fstp
+	{name: 245, ops: [6]operand{opFixed | sz16 | 0<<opFixedShift | accWrite}, attr: attrModRM},                                   // 403 fnstsw
+	{name: 266, attr: attrFP | attrModRM, flags: 29},                                                                             // 404 fucomip
+	{name: 314, imm: imm64, br: BranchAbs},                                                                                       // 405 jmpabs
+	{name: 716, ops: [6]operand{opRM | szV | accWrite}, attr: attrModRM | attrPriv},                                              // 406 sldt
+	{name: 730, ops: [6]operand{opRM | szV | accWrite}, attr: attrModRM | attrPriv},                                              // 407 str
+	{name: 393, ops: [6]operand{opRM | sz16 | accRead}, attr: attrModRM | attrPriv},                                              // 408 lldt
+	{name: 403, ops: [6]operand{opRM | sz16 | accRead}, attr: attrModRM | attrPriv},                                              // 409 ltr
+	{name: 927, ops: [6]operand{opRM | sz16 | accRead}, attr: attrModRM, flags: 20},                                              // 410 verr
+	{name: 928, ops: [6]operand{opRM | sz16 | accRead}, attr: attrModRM, flags: 20},                                              // 411 verw
+	{name: 698, ops: [6]operand{opM | accWrite}, attr: attrModRM | attrPriv},                                                     // 412 sgdt
+	{name: 714, ops: [6]operand{opM | accWrite}, attr: attrModRM | attrPriv},                                                     // 413 sidt
+	{name: 390, ops: [6]operand{opM | accRead}, attr: attrModRM | attrPriv},                                                      // 414 lgdt
+	{name: 392, ops: [6]operand{opM | accRead}, attr: attrModRM | attrPriv},                                                      // 415 lidt
+	{name: 718, ops: [6]operand{opRM | szV | accWrite}, attr: attrModRM | attrPriv},                                              // 416 smsw
+	{name: 667, ops: [6]operand{opM | accRead | accWrite}, attr: attrModRM | attrPriv, flags: 24},                                // 417 rstorssp
+	{name: 395, ops: [6]operand{opRM | sz16 | accRead}, attr: attrModRM | attrPriv},                                              // 418 lmsw
+	{name: 301, ops: [6]operand{opM}, attr: attrModRM | attrPriv},                                                                // 419 invlpg
+	{name: 172, attr: attrPriv | attrAll | attrModRM, br: BranchSyscall},                                                         // 420 enclv
+	{name: 1129, attr: attrPriv | attrAll | attrModRM},                                                                           // 421 vmcall
+	{name: 1139, attr: attrPriv | attrAll | attrModRM},                                                                           // 422 vmlaunch
+	{name: 1179, attr: attrPriv | attrAll | attrModRM},                                                                           // 423 vmresume
+	{name: 1189, attr: attrPriv | attrAll | attrModRM},                                                                           // 424 vmxoff
+	{name: 513, attr: attrPriv | attrAll | attrModRM},                                                                            // 425 pconfig
+	{name: 1643, ops: [6]operand{opFixed | sz32 | 0<<opFixedShift | accRead, opFixed | sz32 | 1<<opFixedShift | accRead, opFixed | sz32 | 2<<opFixedShift | accRead}, attr: attrPriv | attrModRM},                                                                         // 426 wrmsrns
+	{name: 644, ops: [6]operand{opFixed | sz64 | 1<<opFixedShift | accRead | accWrite, opFixed | sz64 | 6<<opFixedShift | accRead | accWrite, opFixed | sz64 | 7<<opFixedShift | accRead | accWrite, opMemIn | accWrite, opMemIn | accRead}, attr: attrPriv | attrModRM},  // 427 rdmsrlist
+	{name: 1642, ops: [6]operand{opFixed | sz64 | 1<<opFixedShift | accRead | accWrite, opFixed | sz64 | 6<<opFixedShift | accRead | accWrite, opFixed | sz64 | 7<<opFixedShift | accRead | accWrite, opMemIn | accWrite, opMemIn | accRead}, attr: attrPriv | attrModRM}, // 428 wrmsrlist
+	{name: 419, ops: [6]operand{opFixed | szA | 0<<opFixedShift | accRead, opFixed | sz32 | 1<<opFixedShift | accRead, opFixed | sz32 | 2<<opFixedShift | accRead}, attr: attrPriv | attrModRM},                                                                           // 429 monitor
+	{name: 466, ops: [6]operand{opFixed | sz32 | 0<<opFixedShift | accRead, opFixed | sz32 | 1<<opFixedShift | accRead}, attr: attrPriv | attrModRM},                                                                                                                      // 430 mwait
+	{name: 75, attr: attrPriv | attrModRM, flags: 47},                 // 431 clac
+	{name: 723, attr: attrPriv | attrModRM, flags: 47},                // 432 stac
+	{name: 180, attr: attrPriv | attrAll | attrModRM, br: BranchIRet}, // 433 erets
+	{name: 181, attr: attrPriv | attrAll | attrModRM, br: BranchIRet}, // 434 eretu
+	{name: 746, attr: attrPriv | attrAll | attrModRM},                 // 435 tdcall
+	{name: 677, attr: attrPriv | attrAll | attrModRM},                 // 436 seamret
+	{name: 676, attr: attrPriv | attrAll | attrModRM},                 // 437 seamops
+	{name: 675, attr: attrPriv | attrAll | attrModRM},                 // 438 seamcall
+	{name: 170, attr: attrPriv | attrAll | attrModRM},                 // 439 encls
+	{name: 1657, ops: [6]operand{opFixed | sz32 | 1<<opFixedShift | accRead, opFixed | sz32 | 0<<opFixedShift | accWrite, opFixed | sz32 | 2<<opFixedShift | accWrite}, attr: attrModRM},          // 440 xgetbv
+	{name: 1669, ops: [6]operand{opFixed | sz32 | 1<<opFixedShift | accRead, opFixed | sz32 | 0<<opFixedShift | accRead, opFixed | sz32 | 2<<opFixedShift | accRead}, attr: attrPriv | attrModRM}, // 441 xsetbv
+	{name: 1131, ops: [6]operand{opFixed | sz32 | 0<<opFixedShift | accRead, opFixed | sz32 | 1<<opFixedShift | accRead}, attr: attrPriv | attrAll | attrModRM},                                   // 442 vmfunc
+	{name: 1656, attr: attrModRM},                                                                       // 443 xend
+	{name: 1674, attr: attrModRM, flags: 1},                                                             // 444 xtest
+	{name: 171, attr: attrPriv | attrAll | attrModRM, br: BranchSyscall},                                // 445 enclu
+	{name: 1180, attr: attrPriv | attrAll | attrModRM},                                                  // 446 vmrun
+	{name: 1140, attr: attrPriv | attrAll | attrModRM},                                                  // 447 vmload
+	{name: 1181, attr: attrPriv | attrAll | attrModRM},                                                  // 448 vmsave
+	{name: 726, attr: attrPriv | attrAll | attrModRM},                                                   // 449 stgi
+	{name: 81, attr: attrPriv | attrAll | attrModRM},                                                    // 450 clgi
+	{name: 715, attr: attrPriv | attrAll | attrModRM},                                                   // 451 skinit
+	{name: 302, attr: attrPriv | attrAll | attrModRM},                                                   // 452 invlpga
+	{name: 1141, attr: attrPriv | attrAll | attrModRM},                                                  // 453 vmmcall
+	{name: 1141, attr: attrPriv | attrAll | attrModRM},                                                  // 454 vmmcall
+	{name: 1132, attr: attrPriv | attrAll | attrModRM},                                                  // 455 vmgexit
+	{name: 1132, attr: attrPriv | attrAll | attrModRM},                                                  // 456 vmgexit
+	{name: 679, attr: attrModRM},                                                                        // 457 serialize
+	{name: 1673, attr: attrModRM},                                                                       // 458 xsusldtrk
+	{name: 1662, attr: attrModRM},                                                                       // 459 xresldtrk
+	{name: 695, attr: attrPriv | attrModRM, flags: 24},                                                  // 460 setssbsy
+	{name: 672, ops: [6]operand{opMemIn | accRead | accWrite}, attr: attrPriv | attrModRM},              // 461 saveprevssp
+	{name: 771, ops: [6]operand{opPop | accRead | accRead}, attr: attrModRM, flags: 57, br: BranchIRet}, // 462 uiret
+	{name: 754, attr: attrModRM, flags: 25},                                                             // 463 testui
+	{name: 85, attr: attrModRM},                                                                         // 464 clui
+	{name: 732, attr: attrModRM},                                                                        // 465 stui
+	{name: 646, ops: [6]operand{opFixed | sz32 | 1<<opFixedShift | accRead, opFixed | sz32 | 0<<opFixedShift | accWrite, opFixed | sz32 | 2<<opFixedShift | accWrite}, attr: attrModRM}, // 466 rdpkru
+	{name: 1644, ops: [6]operand{opFixed | sz32 | 1<<opFixedShift | accRead, opFixed | sz32 | 0<<opFixedShift | accRead, opFixed | sz32 | 2<<opFixedShift | accRead}, attr: attrModRM},  // 467 wrpkru
+	{name: 738, attr: attrPriv | attrModRM}, // 468 swapgs
+	{name: 653, ops: [6]operand{opFixed | sz32 | 0<<opFixedShift | accWrite, opFixed | sz32 | 2<<opFixedShift | accWrite, opFixed | sz32 | 1<<opFixedShift | accWrite}, attr: attrModRM}, // 469 rdtscp
+	{name: 413, attr: attrModRM, flags: 25}, // 470 mcommit
+	{name: 420, ops: [6]operand{opFixed | szA | 0<<opFixedShift | accRead, opFixed | sz32 | 1<<opFixedShift | accRead, opFixed | sz32 | 2<<opFixedShift | accRead}, attr: attrModRM},  // 471 monitorx
+	{name: 467, ops: [6]operand{opFixed | sz32 | 0<<opFixedShift | accRead, opFixed | sz32 | 3<<opFixedShift | accRead, opFixed | sz32 | 1<<opFixedShift | accRead}, attr: attrModRM}, // 472 mwaitx
+	{name: 87, ops: [6]operand{opFixed | szA | 0<<opFixedShift | accRead, opMemIn | accWrite}, attr: attrModRM},                                                                       // 473 clzero
+	{name: 656, attr: attrPriv | attrAll | attrModRM}, // 474 rmpquery
+	{name: 648, ops: [6]operand{opFixed | sz32 | 1<<opFixedShift | accRead, opFixed | sz32 | 0<<opFixedShift | accCond, opFixed | sz32 | 2<<opFixedShift | accCond}, attr: attrModRM, flags: 25}, // 475 rdpru
+	{name: 303, attr: attrPriv | attrAll | attrModRM},                                                      // 476 invlpgb
+	{name: 762, attr: attrPriv | attrAll | attrModRM},                                                      // 477 tlbsync
+	{name: 380, ops: [6]operand{opReg | szV | accCond, opRM | sz16 | accRead}, attr: attrModRM, flags: 20}, // 478 lar
+	{name: 401, ops: [6]operand{opReg | szV | accCond, opRM | sz16 | accRead}, attr: attrModRM, flags: 20}, // 479 lsl
+	{name: 739, attr: attrAll, br: BranchSyscall},                                                          // 480 syscall
+	{name: 84, attr: attrPriv},                                                                             // 481 clts
+	{name: 742, attr: attrPriv | attrAll, br: BranchIRet},                                                  // 482 sysret
+	{name: 299, attr: attrPriv},                                                                            // 483 invd
+	{name: 1638, attr: attrPriv},                                                                           // 484 wbinvd
+	{name: 770, attr: attrAll, br: BranchTrap},                                                             // 485 ud2
+	{name: 594, ops: [6]operand{opRM | szV}, attr: attrModRM},                                              // 486 prefetchw
+	{name: 208}, // 487 femms
+	{name: 457, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                         // 488 movups
+	{name: 456, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                         // 489 movupd
+	{name: 453, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                         // 490 movss
+	{name: 450, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                         // 491 movsd
+	{name: 457, ops: [6]operand{opXM | accWrite, opXReg | accRead}, attr: attrModRM},                                        // 492 movups
+	{name: 456, ops: [6]operand{opXM | accWrite, opXReg | accRead}, attr: attrModRM},                                        // 493 movupd
+	{name: 453, ops: [6]operand{opXM | accWrite, opXReg | accRead}, attr: attrModRM},                                        // 494 movss
+	{name: 450, ops: [6]operand{opXM | accWrite, opXReg | accRead}, attr: attrModRM},                                        // 495 movsd
+	{name: 436, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                         // 496 movlps
+	{name: 435, ops: [6]operand{opXReg | accRead, opM | accRead}, attr: attrModRM},                                          // 497 movlpd
+	{name: 452, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                         // 498 movsldup
+	{name: 427, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                         // 499 movddup
+	{name: 436, ops: [6]operand{opM | accWrite, opXReg | accRead}, attr: attrModRM},                                         // 500 movlps
+	{name: 435, ops: [6]operand{opM | accWrite, opXReg | accRead}, attr: attrModRM},                                         // 501 movlpd
+	{name: 777, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                         // 502 unpcklps
+	{name: 776, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                         // 503 unpcklpd
+	{name: 775, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                         // 504 unpckhps
+	{name: 774, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                         // 505 unpckhpd
+	{name: 434, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                         // 506 movhps
+	{name: 433, ops: [6]operand{opXReg | accRead, opM | accRead}, attr: attrModRM},                                          // 507 movhpd
+	{name: 451, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                         // 508 movshdup
+	{name: 434, ops: [6]operand{opM | accWrite, opXReg | accRead}, attr: attrModRM},                                         // 509 movhps
+	{name: 433, ops: [6]operand{opM | accWrite, opXReg | accRead}, attr: attrModRM},                                         // 510 movhpd
+	{name: 590, ops: [6]operand{opM}, attr: attrModRM},                                                                      // 511 prefetchnta
+	{name: 591, ops: [6]operand{opM}, attr: attrModRM},                                                                      // 512 prefetcht0
+	{name: 592, ops: [6]operand{opM}, attr: attrModRM},                                                                      // 513 prefetcht1
+	{name: 593, ops: [6]operand{opM}, attr: attrModRM},                                                                      // 514 prefetcht2
+	{name: 469, ops: [6]operand{opRM | szV}, attr: attrModRM},                                                               // 515 nop
+	{name: 469, ops: [6]operand{opRM | szV}, attr: attrModRM},                                                               // 516 nop
+	{name: 58, ops: [6]operand{opXReg | accRead, opM | accRead}, attr: attrModRM | attrNoMem16},                             // 517 bndldx
+	{name: 60, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrNoMem16}, // 518 bndmov
+	{name: 55, ops: [6]operand{opXReg | accRead, opRM | szV | accRead}, attr: attrModRM | attrPriv | attrNoMem16},           // 519 bndcl
+	{name: 57, ops: [6]operand{opXReg | accRead, opRM | szV | accRead}, attr: attrModRM | attrPriv | attrNoMem16},           // 520 bndcu
+	{name: 61, ops: [6]operand{opM | accWrite, opXReg | accRead}, attr: attrModRM | attrNoMem16},                            // 521 bndstx
+	{name: 60, ops: [6]operand{opXM | accWrite, opXReg | accRead}, attr: attrModRM | attrNoMem16},                           // 522 bndmov
+	{name: 59, ops: [6]operand{opXReg | accRead, opM}, attr: attrModRM | attrNoMem16},                                       // 523 bndmk
+	{name: 56, ops: [6]operand{opXReg | accRead, opRM | szV | accRead}, attr: attrModRM | attrPriv | attrNoMem16},           // 524 bndcn
+	{name: 469, ops: [6]operand{opRM | szV}, attr: attrModRM},                                                               // 525 nop
+	{name: 78, ops: [6]operand{opM}, attr: attrModRM},                                                                       // 526 cldemote
+	{name: 469, ops: [6]operand{opRM | szV}, attr: attrModRM},                                                               // 527 nop
+	{name: 469, ops: [6]operand{opRM | szV}, attr: attrModRM},                                                               // 528 nop
+	{name: 651, ops: [6]operand{opR | szY | accCond}, attr: attrModRM},                                                      // 529 rdssp
+	{name: 176, attr: attrModRM},                              // 530 endbr64
+	{name: 175, attr: attrModRM},                              // 531 endbr32
+	{name: 469, ops: [6]operand{opRM | szV}, attr: attrModRM}, // 532 nop
+	{name: 469, ops: [6]operand{opRM | szV}, attr: attrModRM}, // 533 nop
+	{name: 422, ops: [6]operand{opRM | szV | accWrite, opCR | accRead}, attr: attrModRM | attrModReg | attrPriv | attrF64},                                                             // 534 mov
+	{name: 422, ops: [6]operand{opRM | szV | accWrite, opDR | accRead}, attr: attrModRM | attrModReg | attrPriv | attrF64},                                                             // 535 mov
+	{name: 422, ops: [6]operand{opCR | accRead, opRM | szV | accRead}, attr: attrModRM | attrModReg | attrPriv | attrF64},                                                              // 536 mov
+	{name: 422, ops: [6]operand{opDR | accRead, opRM | szV | accRead}, attr: attrModRM | attrModReg | attrPriv | attrF64},                                                              // 537 mov
+	{name: 424, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                    // 538 movaps
+	{name: 423, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                    // 539 movapd
+	{name: 424, ops: [6]operand{opXM | accWrite, opXReg | accRead}, attr: attrModRM},                                                                                                   // 540 movaps
+	{name: 423, ops: [6]operand{opXM | accWrite, opXReg | accRead}, attr: attrModRM},                                                                                                   // 541 movapd
+	{name: 141, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrFP},                                                                                           // 542 cvtpi2ps
+	{name: 140, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrFP},                                                                                           // 543 cvtpi2pd
+	{name: 148, ops: [6]operand{opXReg | accRead, opRM | szY | accRead}, attr: attrModRM | attrFP},                                                                                     // 544 cvtsi2ss
+	{name: 147, ops: [6]operand{opXReg | accRead, opRM | szY | accRead}, attr: attrModRM | attrFP},                                                                                     // 545 cvtsi2sd
+	{name: 443, ops: [6]operand{opM | accWrite, opXReg | accRead}, attr: attrModRM},                                                                                                    // 546 movntps
+	{name: 442, ops: [6]operand{opM | accWrite, opXReg | accRead}, attr: attrModRM},                                                                                                    // 547 movntpd
+	{name: 446, ops: [6]operand{opM | accWrite, opXReg | accRead}, attr: attrModRM},                                                                                                    // 548 movntss
+	{name: 445, ops: [6]operand{opM | accWrite, opXReg | accRead}, attr: attrModRM},                                                                                                    // 549 movntsd
+	{name: 154, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrFP},                                                                                           // 550 cvttps2pi
+	{name: 152, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrFP},                                                                                           // 551 cvttpd2pi
+	{name: 156, ops: [6]operand{opReg | szY | accWrite, opXM | accRead}, attr: attrModRM | attrFP},                                                                                     // 552 cvttss2si
+	{name: 155, ops: [6]operand{opReg | szY | accWrite, opXM | accRead}, attr: attrModRM | attrFP},                                                                                     // 553 cvttsd2si
+	{name: 144, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrFP},                                                                                           // 554 cvtps2pi
+	{name: 138, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrFP},                                                                                           // 555 cvtpd2pi
+	{name: 150, ops: [6]operand{opReg | szY | accWrite, opXM | accRead}, attr: attrModRM | attrFP},                                                                                     // 556 cvtss2si
+	{name: 145, ops: [6]operand{opReg | szY | accWrite, opXM | accRead}, attr: attrModRM | attrFP},                                                                                     // 557 cvtsd2si
+	{name: 767, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrFP, flags: 30},                                                                                // 558 ucomiss
+	{name: 766, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrFP, flags: 30},                                                                                // 559 ucomisd
+	{name: 131, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrFP, flags: 30},                                                                                // 560 comiss
+	{name: 130, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrFP, flags: 30},                                                                                // 561 comisd
+	{name: 1641, ops: [6]operand{opFixed | sz32 | 0<<opFixedShift | accRead, opFixed | sz32 | 1<<opFixedShift | accRead, opFixed | sz32 | 2<<opFixedShift | accRead}, attr: attrPriv},  // 562 wrmsr
+	{name: 652, ops: [6]operand{opFixed | sz32 | 0<<opFixedShift | accWrite, opFixed | sz32 | 2<<opFixedShift | accWrite}},                                                             // 563 rdtsc
+	{name: 643, ops: [6]operand{opFixed | sz32 | 1<<opFixedShift | accRead, opFixed | sz32 | 0<<opFixedShift | accWrite, opFixed | sz32 | 2<<opFixedShift | accWrite}, attr: attrPriv}, // 564 rdmsr
+	{name: 647, ops: [6]operand{opFixed | sz32 | 1<<opFixedShift | accRead, opFixed | sz32 | 0<<opFixedShift | accWrite, opFixed | sz32 | 2<<opFixedShift | accWrite}, attr: attrPriv}, // 565 rdpmc
+	{name: 740, attr: attrAll, br: BranchSyscall},                                                                                                                                      // 566 sysenter
+	{name: 741, attr: attrPriv | attrAll, br: BranchIRet},                                                                                                                              // 567 sysexit
+	{name: 277, attr: attrPriv | attrAll, br: BranchSyscall},                                                                                                                           // 568 getsec
+	{name: 101, ops: [6]operand{opReg | szV | accCond, opRM | szV | accRead}, attr: attrModRM, flags: 33},                                                                              // 569 cmovo
+	{name: 97, ops: [6]operand{opReg | szV | accCond, opRM | szV | accRead}, attr: attrModRM, flags: 33},                                                                               // 570 cmovno
+	{name: 89, ops: [6]operand{opReg | szV | accCond, opRM | szV | accRead}, attr: attrModRM, flags: 34},                                                                               // 571 cmovb
+	{name: 93, ops: [6]operand{opReg | szV | accCond, opRM | szV | accRead}, attr: attrModRM, flags: 34},                                                                               // 572 cmovnb
+	{name: 104, ops: [6]operand{opReg | szV | accCond, opRM | szV | accRead}, attr: attrModRM, flags: 35},                                                                              // 573 cmovz
+	{name: 100, ops: [6]operand{opReg | szV | accCond, opRM | szV | accRead}, attr: attrModRM, flags: 35},                                                                              // 574 cmovnz
+	{name: 90, ops: [6]operand{opReg | szV | accCond, opRM | szV | accRead}, attr: attrModRM, flags: 36},                                                                               // 575 cmovbe
+	{name: 94, ops: [6]operand{opReg | szV | accCond, opRM | szV | accRead}, attr: attrModRM, flags: 36},                                                                               // 576 cmovnbe
+	{name: 103, ops: [6]operand{opReg | szV | accCond, opRM | szV | accRead}, attr: attrModRM, flags: 37},                                                                              // 577 cmovs
+	{name: 99, ops: [6]operand{opReg | szV | accCond, opRM | szV | accRead}, attr: attrModRM, flags: 37},                                                                               // 578 cmovns
+	{name: 102, ops: [6]operand{opReg | szV | accCond, opRM | szV | accRead}, attr: attrModRM, flags: 38},                                                                              // 579 cmovp
+	{name: 98, ops: [6]operand{opReg | szV | accCond, opRM | szV | accRead}, attr: attrModRM, flags: 38},                                                                               // 580 cmovnp
+	{name: 91, ops: [6]operand{opReg | szV | accCond, opRM | szV | accRead}, attr: attrModRM, flags: 39},                                                                               // 581 cmovl
+	{name: 95, ops: [6]operand{opReg | szV | accCond, opRM | szV | accRead}, attr: attrModRM, flags: 39},                                                                               // 582 cmovnl
+	{name: 92, ops: [6]operand{opReg | szV | accCond, opRM | szV | accRead}, attr: attrModRM, flags: 40},                                                                               // 583 cmovle
+	{name: 96, ops: [6]operand{opReg | szV | accCond, opRM | szV | accRead}, attr: attrModRM, flags: 40},                                                                               // 584 cmovnle
+	{name: 438, ops: [6]operand{opReg | sz32 | accWrite, opX | accRead}, attr: attrModRM},                                                                                              // 585 movmskps
+	{name: 437, ops: [6]operand{opReg | sz32 | accWrite, opX | accRead}, attr: attrModRM},                                                                                              // 586 movmskpd
+	{name: 720, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrFP},                                                                                           // 587 sqrtps
+	{name: 719, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrFP},                                                                                           // 588 sqrtpd
+	{name: 722, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrFP},                                                                                           // 589 sqrtss
+	{name: 721, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrFP},                                                                                           // 590 sqrtsd
+	{name: 665, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                    // 591 rsqrtps
+	{name: 666, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                    // 592 rsqrtss
+	{name: 638, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                    // 593 rcpps
+	{name: 639, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                    // 594 rcpss
+	{name: 36, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                     // 595 andps
+	{name: 35, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                     // 596 andpd
+	{name: 34, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                     // 597 andnps
+	{name: 33, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                     // 598 andnpd
+	{name: 473, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                    // 599 orps
+	{name: 472, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                    // 600 orpd
+	{name: 1661, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                   // 601 xorps
+	{name: 1660, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                   // 602 xorpd
+	{name: 11, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrFP},                                                                                            // 603 addps
+	{name: 10, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrFP},                                                                                            // 604 addpd
+	{name: 13, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrFP},                                                                                            // 605 addss
+	{name: 12, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrFP},                                                                                            // 606 addsd
+	{name: 462, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrFP},                                                                                           // 607 mulps
+	{name: 461, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrFP},                                                                                           // 608 mulpd
+	{name: 464, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrFP},                                                                                           // 609 mulss
+	{name: 463, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrFP},                                                                                           // 610 mulsd
+	{name: 143, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrFP},                                                                                           // 611 cvtps2pd
+	{name: 139, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrFP},                                                                                           // 612 cvtpd2ps
+	{name: 149, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrFP},                                                                                           // 613 cvtss2sd
+	{name: 146, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrFP},                                                                                           // 614 cvtsd2ss
+	{name: 136, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrFP},                                                                                           // 615 cvtdq2ps
+	{name: 142, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrFP},                                                                                           // 616 cvtps2dq
+	{name: 153, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrFP},                                                                                           // 617 cvttps2dq
+	{name: 735, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrFP},                                                                                           // 618 subps
+	{name: 734, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrFP},                                                                                           // 619 subpd
+	{name: 737, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrFP},                                                                                           // 620 subss
+	{name: 736, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrFP},                                                                                           // 621 subsd
+	{name: 416, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrFP},                                                                                           // 622 minps
+	{name: 415, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrFP},                                                                                           // 623 minpd
+	{name: 418, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrFP},                                                                                           // 624 minss
+	{name: 417, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrFP},                                                                                           // 625 minsd
+	{name: 164, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrFP},                                                                                           // 626 divps
+	{name: 163, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrFP},                                                                                           // 627 divpd
+	{name: 166, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrFP},                                                                                           // 628 divss
+	{name: 165, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrFP},                                                                                           // 629 divsd
+	{name: 410, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrFP},                                                                                           // 630 maxps
+	{name: 409, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrFP},                                                                                           // 631 maxpd
+	{name: 412, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrFP},                                                                                           // 632 maxss
+	{name: 411, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrFP},                                                                                           // 633 maxsd
+	{name: 629, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                    // 634 punpcklbw
+	{name: 632, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                    // 635 punpcklwd
+	{name: 630, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                    // 636 punpckldq
+	{name: 480, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                    // 637 packsswb
+	{name: 507, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                    // 638 pcmpgtb
+	{name: 510, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                    // 639 pcmpgtw
+	{name: 508, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                    // 640 pcmpgtd
+	{name: 482, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                    // 641 packuswb
+	{name: 625, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                    // 642 punpckhbw
+	{name: 628, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                    // 643 punpckhwd
+	{name: 626, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                    // 644 punpckhdq
+	{name: 479, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                    // 645 packssdw
+	{name: 631, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                    // 646 punpcklqdq
+	{name: 627, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                    // 647 punpckhqdq
+	{name: 426, ops: [6]operand{opXReg | accRead, opRM | szY | accRead}, attr: attrModRM},                                                                                              // 648 movd
+	{name: 447, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                    // 649 movq
+	{name: 431, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                    // 650 movdqa
+	{name: 432, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                    // 651 movdqu
+	{name: 600, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM, imm: imm8},                                                                                         // 652 pshufw
+	{name: 597, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM, imm: imm8},                                                                                         // 653 pshufd
+	{name: 598, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM, imm: imm8},                                                                                         // 654 pshufhw
+	{name: 599, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM, imm: imm8},                                                                                         // 655 pshuflw
+	{name: 613, ops: [6]operand{opX | accRead}, attr: attrModRM, imm: imm8},                                                                                                            // 656 psrlw
+	{name: 609, ops: [6]operand{opX | accRead}, attr: attrModRM, imm: imm8},                                                                                                            // 657 psraw
+	{name: 607, ops: [6]operand{opX | accRead}, attr: attrModRM, imm: imm8},                                                                                                            // 658 psllw
+	{name: 610, ops: [6]operand{opX | accRead}, attr: attrModRM, imm: imm8},                                                                                                            // 659 psrld
+	{name: 608, ops: [6]operand{opX | accRead}, attr: attrModRM, imm: imm8},                                                                                                            // 660 psrad
+	{name: 604, ops: [6]operand{opX | accRead}, attr: attrModRM, imm: imm8},                                                                                                            // 661 pslld
+	{name: 612, ops: [6]operand{opX | accRead}, attr: attrModRM, imm: imm8},                                                                                                            // 662 psrlq
+	{name: 606, ops: [6]operand{opX | accRead}, attr: attrModRM, imm: imm8},                                                                                                            // 663 psllq
+	{name: 611, ops: [6]operand{opX | accRead}, attr: attrModRM, imm: imm8},                                                                                                            // 664 psrldq
+	{name: 605, ops: [6]operand{opX | accRead}, attr: attrModRM, imm: imm8},                                                                                                            // 665 pslldq
+	{name: 501, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                    // 666 pcmpeqb
+	{name: 504, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                    // 667 pcmpeqw
+	{name: 502, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                    // 668 pcmpeqd
+	{name: 169}, // 669 emms
+	{name: 1178, ops: [6]operand{opRM | szA | accWrite, opReg | szA | accRead}, attr: attrModRM | attrPriv, flags: 1}, // 670 vmread
+	{name: 183, ops: [6]operand{opX | accRead}, attr: attrModRM, imm: imm8x2},                                         // 671 extrq
+	{name: 294, ops: [6]operand{opXReg | accRead, opX | accRead}, attr: attrModRM, imm: imm8x2},                       // 672 insertq
+	{name: 1188, ops: [6]operand{opRM | szA | accRead, opReg | szA | accRead}, attr: attrModRM | attrPriv, flags: 1},  // 673 vmwrite
+	{name: 183, ops: [6]operand{opXReg | accRead, opX | accRead}, attr: attrModRM},                                    // 674 extrq
+	{name: 294, ops: [6]operand{opXReg | accRead, opX | accRead}, attr: attrModRM},                                    // 675 insertq
+	{name: 281, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrFP},                          // 676 haddpd
+	{name: 285, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrFP},                          // 677 hsubpd
+	{name: 282, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrFP},                          // 678 haddps
+	{name: 286, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrFP},                          // 679 hsubps
+	{name: 426, ops: [6]operand{opRM | szY | accWrite, opXReg | accRead}, attr: attrModRM},                            // 680 movd
+	{name: 447, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                   // 681 movq
+	{name: 447, ops: [6]operand{opXM | accWrite, opXReg | accRead}, attr: attrModRM},                                  // 682 movq
+	{name: 431, ops: [6]operand{opXM | accWrite, opXReg | accRead}, attr: attrModRM},                                  // 683 movdqa
+	{name: 432, ops: [6]operand{opXM | accWrite, opXReg | accRead}, attr: attrModRM},                                  // 684 movdqu
+	{name: 323, attr: attrF64, flags: 33, imm: immRelZ, br: BranchJcc},                                                // 685 jo
+	{name: 319, attr: attrF64, flags: 33, imm: immRelZ, br: BranchJcc},                                                // 686 jno
+	{name: 307, attr: attrF64, flags: 34, imm: immRelZ, br: BranchJcc},                                                // 687 jb
+	{name: 315, attr: attrF64, flags: 34, imm: immRelZ, br: BranchJcc},                                                // 688 jnb
+	{name: 327, attr: attrF64, flags: 35, imm: immRelZ, br: BranchJcc},                                                // 689 jz
+	{name: 322, attr: attrF64, flags: 35, imm: immRelZ, br: BranchJcc},                                                // 690 jnz
+	{name: 308, attr: attrF64, flags: 36, imm: immRelZ, br: BranchJcc},                                                // 691 jbe
+	{name: 316, attr: attrF64, flags: 36, imm: immRelZ, br: BranchJcc},                                                // 692 jnbe
+	{name: 326, attr: attrF64, flags: 37, imm: immRelZ, br: BranchJcc},                                                // 693 js
+	{name: 321, attr: attrF64, flags: 37, imm: immRelZ, br: BranchJcc},                                                // 694 jns
+	{name: 324, attr: attrF64, flags: 38, imm: immRelZ, br: BranchJcc},                                                // 695 jp
+	{name: 320, attr: attrF64, flags: 38, imm: immRelZ, br: BranchJcc},                                                // 696 jnp
+	{name: 311, attr: attrF64, flags: 39, imm: immRelZ, br: BranchJcc},                                                // 697 jl
+	{name: 317, attr: attrF64, flags: 39, imm: immRelZ, br: BranchJcc},                                                // 698 jnl
+	{name: 312, attr: attrF64, flags: 40, imm: immRelZ, br: BranchJcc},                                                // 699 jle
+	{name: 318, attr: attrF64, flags: 40, imm: immRelZ, br: BranchJcc},                                                // 700 jnle
+	{name: 692, ops: [6]operand{opRM | sz8 | accWrite}, attr: attrModRM, flags: 33},                                   // 701 seto
+	{name: 688, ops: [6]operand{opRM | sz8 | accWrite}, attr: attrModRM, flags: 33},                                   // 702 setno
+	{name: 680, ops: [6]operand{opRM | sz8 | accWrite}, attr: attrModRM, flags: 34},                                   // 703 setb
+	{name: 684, ops: [6]operand{opRM | sz8 | accWrite}, attr: attrModRM, flags: 34},                                   // 704 setnb
+	{name: 696, ops: [6]operand{opRM | sz8 | accWrite}, attr: attrModRM, flags: 35},                                   // 705 setz
+	{name: 691, ops: [6]operand{opRM | sz8 | accWrite}, attr: attrModRM, flags: 35},                                   // 706 setnz
+	{name: 681, ops: [6]operand{opRM | sz8 | accWrite}, attr: attrModRM, flags: 36},                                   // 707 setbe
+	{name: 685, ops: [6]operand{opRM | sz8 | accWrite}, attr: attrModRM, flags: 36},                                   // 708 setnbe
+	{name: 694, ops: [6]operand{opRM | sz8 | accWrite}, attr: attrModRM, flags: 37},                                   // 709 sets
+	{name: 690, ops: [6]operand{opRM | sz8 | accWrite}, attr: attrModRM, flags: 37},                                   // 710 setns
+	{name: 693, ops: [6]operand{opRM | sz8 | accWrite}, attr: attrModRM, flags: 38},                                   // 711 setp
+	{name: 689, ops: [6]operand{opRM | sz8 | accWrite}, attr: attrModRM, flags: 38},                                   // 712 setnp
+	{name: 682, ops: [6]operand{opRM | sz8 | accWrite}, attr: attrModRM, flags: 39},                                   // 713 setl
+	{name: 686, ops: [6]operand{opRM | sz8 | accWrite}, attr: attrModRM, flags: 39},                                   // 714 setnl
+	{name: 683, ops: [6]operand{opRM | sz8 | accWrite}, attr: attrModRM, flags: 40},                                   // 715 setle
+	{name: 687, ops: [6]operand{opRM | sz8 | accWrite}, attr: attrModRM, flags: 40},                                   // 716 setnle
+	{name: 633, ops: [6]operand{opPush | accWrite | accRead}, attr: attrD64},                                          // 717 push
+	{name: 585, ops: [6]operand{opPop | accRead | accRead}, attr: attrD64},                                            // 718 pop
+	{name: 132, ops: [6]operand{opFixed | sz32 | 0<<opFixedShift | accRead | accWrite, opFixed | sz32 | 1<<opFixedShift | accRead | accWrite, opFixed | sz32 | 2<<opFixedShift | accWrite, opFixed | sz32 | 3<<opFixedShift | accWrite}}, // 719 cpuid
+	{name: 66, ops: [6]operand{opRM | szV | accRead, opReg | szV | accRead}, attr: attrModRM, flags: 19},                                                                                                                                 // 720 bt
+	{name: 707, ops: [6]operand{opRM | szV | accCond, opReg | szV | accRead}, attr: attrModRM | attrCount, flags: 13, imm: imm8},                                                                                                         // 721 shld
+	{name: 707, ops: [6]operand{opRM | szV | accCond, opReg | szV | accRead, opFixed | sz8 | 1<<opFixedShift | accRead}, attr: attrModRM, flags: 14},                                                                                     // 722 shld
+	{name: 421, attr: attrAll | attrModRM},                // 723 montmul
+	{name: 1670, attr: attrAll | attrModRM},               // 724 xsha1
+	{name: 1671, attr: attrAll | attrModRM},               // 725 xsha256
+	{name: 1672, attr: attrAll | attrModRM},               // 726 xstore
+	{name: 1672, attr: attrAll | attrModRM},               // 727 xstore
+	{name: 1654, attr: attrAll | attrModRM},               // 728 xcrypt_ecb
+	{name: 1651, attr: attrAll | attrModRM},               // 729 xcrypt_cbc
+	{name: 1653, attr: attrAll | attrModRM},               // 730 xcrypt_ctr
+	{name: 1652, attr: attrAll | attrModRM},               // 731 xcrypt_cfb
+	{name: 1655, attr: attrAll | attrModRM},               // 732 xcrypt_ofb
+	{name: 664, attr: attrPriv | attrAll, br: BranchIRet}, // 733 rsm
+	{name: 69, ops: [6]operand{opRM | szV | accRead | accWrite, opReg | szV | accRead}, attr: attrModRM | attrLock, flags: 19},                                            // 734 bts
+	{name: 710, ops: [6]operand{opRM | szV | accCond, opReg | szV | accRead}, attr: attrModRM | attrCount, flags: 13, imm: imm8},                                          // 735 shrd
+	{name: 710, ops: [6]operand{opRM | szV | accCond, opReg | szV | accRead, opFixed | sz8 | 1<<opFixedShift | accRead}, attr: attrModRM, flags: 14},                      // 736 shrd
+	{name: 273, ops: [6]operand{opM | accWrite}, attr: attrModRM},                                                                                                         // 737 fxsave
+	{name: 382, ops: [6]operand{opM | accRead}, attr: attrModRM},                                                                                                          // 738 ldmxcsr
+	{name: 272, ops: [6]operand{opM | accRead}, attr: attrModRM},                                                                                                          // 739 fxrstor
+	{name: 728, ops: [6]operand{opM | accWrite}, attr: attrModRM},                                                                                                         // 740 stmxcsr
+	{name: 1665, ops: [6]operand{opM | accRead | accWrite, opFixed | sz32 | 0<<opFixedShift | accRead, opFixed | sz32 | 2<<opFixedShift | accRead}, attr: attrModRM},      // 741 xsave
+	{name: 1663, ops: [6]operand{opM | accRead, opFixed | sz32 | 0<<opFixedShift | accRead, opFixed | sz32 | 2<<opFixedShift | accRead}, attr: attrModRM},                 // 742 xrstor
+	{name: 1667, ops: [6]operand{opM | accRead | accWrite, opFixed | sz32 | 0<<opFixedShift | accRead, opFixed | sz32 | 2<<opFixedShift | accRead}, attr: attrModRM},      // 743 xsaveopt
+	{name: 79, ops: [6]operand{opM | accRead}, attr: attrModRM},                                                                                                           // 744 clflush
+	{name: 86, ops: [6]operand{opM | accRead}, attr: attrModRM},                                                                                                           // 745 clwb
+	{name: 80, ops: [6]operand{opM | accRead}, attr: attrModRM},                                                                                                           // 746 clflushopt
+	{name: 624, ops: [6]operand{opRM | szY | accRead}, attr: attrModRM},                                                                                                   // 747 ptwrite
+	{name: 83, ops: [6]operand{opM | accRead | accWrite}, attr: attrModRM | attrPriv, flags: 24},                                                                          // 748 clrssbsy
+	{name: 641, ops: [6]operand{opR | szY | accWrite}, attr: attrModRM},                                                                                                   // 749 rdfsbase
+	{name: 642, ops: [6]operand{opR | szY | accWrite}, attr: attrModRM},                                                                                                   // 750 rdgsbase
+	{name: 1639, ops: [6]operand{opR | szY | accRead}, attr: attrModRM},                                                                                                   // 751 wrfsbase
+	{name: 1640, ops: [6]operand{opR | szY | accRead}, attr: attrModRM},                                                                                                   // 752 wrgsbase
+	{name: 291, ops: [6]operand{opR | szY | accRead}, attr: attrModRM},                                                                                                    // 753 incssp
+	{name: 763, ops: [6]operand{opR | sz32 | accRead, opFixed | sz32 | 0<<opFixedShift | accRead, opFixed | sz32 | 2<<opFixedShift | accRead}, attr: attrModRM, flags: 1}, // 754 tpause
+	{name: 772, ops: [6]operand{opR | szA | accRead}, attr: attrModRM},                                                                                                    // 755 umonitor
+	{name: 773, ops: [6]operand{opR | sz32 | accRead, opFixed | sz32 | 0<<opFixedShift | accRead, opFixed | sz32 | 2<<opFixedShift | accRead}, attr: attrModRM, flags: 1}, // 756 umwait
+	{name: 388, attr: attrModRM}, // 757 lfence
+	{name: 414, attr: attrModRM}, // 758 mfence
+	{name: 697, attr: attrModRM}, // 759 sfence
+	{name: 288, ops: [6]operand{opReg | szV | accRead | accWrite, opRM | szV | accRead}, attr: attrModRM, flags: 15},                                                                 // 760 imul
+	{name: 126, ops: [6]operand{opRM | sz8 | accRead | accWrite, opReg | sz8 | accRead, opFixed | sz8 | 0<<opFixedShift | accRead | accWrite}, attr: attrModRM | attrLock, flags: 1}, // 761 cmpxchg
+	{name: 126, ops: [6]operand{opRM | szV | accCond, opReg | szV | accRead, opFixed | szV | 0<<opFixedShift | accCond}, attr: attrModRM | attrLock, flags: 1},                       // 762 cmpxchg
+	{name: 402, ops: [6]operand{opReg | szV | accWrite, opM | accRead}, attr: attrModRM},                                                                                             // 763 lss
+	{name: 389, ops: [6]operand{opReg | szV | accWrite, opM | accRead}, attr: attrModRM},                                                                                             // 764 lfs
+	{name: 391, ops: [6]operand{opReg | szV | accWrite, opM | accRead}, attr: attrModRM},                                                                                             // 765 lgs
+	{name: 68, ops: [6]operand{opRM | szV | accRead | accWrite, opReg | szV | accRead}, attr: attrModRM | attrLock, flags: 19},                                                       // 766 btr
+	{name: 458, ops: [6]operand{opReg | szV | accWrite, opRM | sz8 | accRead}, attr: attrModRM},                                                                                      // 767 movzx
+	{name: 458, ops: [6]operand{opReg | szV | accWrite, opRM | sz16 | accRead}, attr: attrModRM},                                                                                     // 768 movzx
+	{name: 587, ops: [6]operand{opReg | szV | accWrite, opRM | szV | accRead}, attr: attrModRM, flags: 1},                                                                            // 769 popcnt
+	{name: 769, ops: [6]operand{opReg | szV, opRM | szV}, attr: attrModRM | attrAll, br: BranchTrap},                                                                                 // 770 ud1
+	{name: 66, ops: [6]operand{opRM | szV | accRead}, attr: attrModRM, flags: 19, imm: imm8},                                                                                         // 771 bt
+	{name: 69, ops: [6]operand{opRM | szV | accRead | accWrite}, attr: attrModRM | attrLock, flags: 19, imm: imm8},                                                                   // 772 bts
+	{name: 68, ops: [6]operand{opRM | szV | accRead | accWrite}, attr: attrModRM | attrLock, flags: 19, imm: imm8},                                                                   // 773 btr
+	{name: 67, ops: [6]operand{opRM | szV | accRead | accWrite}, attr: attrModRM | attrLock, flags: 19, imm: imm8},                                                                   // 774 btc
+	{name: 67, ops: [6]operand{opRM | szV | accRead | accWrite, opReg | szV | accRead}, attr: attrModRM | attrLock, flags: 19},                                                       // 775 btc
+	{name: 764, ops: [6]operand{opReg | szV | accCond, opRM | szV | accRead}, attr: attrModRM, flags: 18},                                                                            // 776 tzcnt
+	{name: 406, ops: [6]operand{opReg | szV | accCond, opRM | szV | accRead}, attr: attrModRM, flags: 18},                                                                            // 777 lzcnt
+	{name: 63, ops: [6]operand{opReg | szV | accCond, opRM | szV | accRead}, attr: attrModRM, flags: 17},                                                                             // 778 bsf
+	{name: 64, ops: [6]operand{opReg | szV | accCond, opRM | szV | accRead}, attr: attrModRM, flags: 17},                                                                             // 779 bsr
+	{name: 454, ops: [6]operand{opReg | szV | accWrite, opRM | sz8 | accRead}, attr: attrModRM},                                                                                      // 780 movsx
+	{name: 454, ops: [6]operand{opReg | szV | accWrite, opRM | sz16 | accRead}, attr: attrModRM},                                                                                     // 781 movsx
+	{name: 1648, ops: [6]operand{opRM | sz8 | accRead | accWrite, opReg | sz8 | accRead | accWrite}, attr: attrModRM | attrLock, flags: 1},                                           // 782 xadd
+	{name: 1648, ops: [6]operand{opRM | szV | accRead | accWrite, opReg | szV | accRead | accWrite}, attr: attrModRM | attrLock, flags: 1},                                           // 783 xadd
+	{name: 120, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrFP, imm: imm8},                                                                              // 784 cmpps
+	{name: 119, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrFP, imm: imm8},                                                                              // 785 cmppd
+	{name: 124, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrFP, imm: imm8},                                                                              // 786 cmpss
+	{name: 123, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrFP, imm: imm8},                                                                              // 787 cmpsd
+	{name: 441, ops: [6]operand{opM | accWrite, opReg | szY | accRead}, attr: attrModRM},                                                                                             // 788 movnti
+	{name: 549, ops: [6]operand{opXReg | accRead, opRM | sz32 | accRead}, attr: attrModRM, imm: imm8},                                                                                // 789 pinsrw
+	{name: 518, ops: [6]operand{opReg | sz32 | accWrite, opX | accRead}, attr: attrModRM, imm: imm8},                                                                                 // 790 pextrw
+	{name: 713, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM, imm: imm8},                                                                                       // 791 shufps
+	{name: 712, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM, imm: imm8},                                                                                       // 792 shufpd
+	{name: 128, ops: [6]operand{opM | accRead | accWrite, opFixed | sz32 | 0<<opFixedShift | accCond, opFixed | sz32 | 2<<opFixedShift | accCond, opFixed | sz32 | 3<<opFixedShift | accRead, opFixed | sz32 | 1<<opFixedShift | accRead}, attr: attrModRM | attrLock, flags: 20}, // 793 cmpxchg8b
+	{name: 127, ops: [6]operand{opM | accRead | accWrite, opFixed | sz64 | 0<<opFixedShift | accCond, opFixed | sz64 | 2<<opFixedShift | accCond, opFixed | sz64 | 3<<opFixedShift | accRead, opFixed | sz64 | 1<<opFixedShift | accRead}, attr: attrModRM | attrLock, flags: 20}, // 794 cmpxchg16b
+	{name: 1664, ops: [6]operand{opM | accRead, opFixed | sz32 | 0<<opFixedShift | accRead, opFixed | sz32 | 2<<opFixedShift | accRead}, attr: attrModRM | attrPriv},                                                                                                              // 795 xrstors
+	{name: 1666, ops: [6]operand{opM | accWrite, opFixed | sz32 | 0<<opFixedShift | accRead, opFixed | sz32 | 2<<opFixedShift | accRead}, attr: attrModRM},                                                                                                                        // 796 xsavec
+	{name: 1668, ops: [6]operand{opM | accWrite, opFixed | sz32 | 0<<opFixedShift | accRead, opFixed | sz32 | 2<<opFixedShift | accRead}, attr: attrModRM | attrPriv},                                                                                                             // 797 xsaves
+	{name: 1176, ops: [6]operand{opM | accRead}, attr: attrModRM | attrPriv, flags: 1},                                                                                                                                                                                            // 798 vmptrld
+	{name: 1130, ops: [6]operand{opM | accRead | accWrite}, attr: attrModRM | attrPriv, flags: 1},                                                                                                                                                                                 // 799 vmclear
+	{name: 1190, ops: [6]operand{opM | accRead}, attr: attrModRM | attrPriv, flags: 1},                                                                                                                                                                                            // 800 vmxon
+	{name: 1177, ops: [6]operand{opM | accWrite}, attr: attrModRM | attrPriv, flags: 1},                                                                                                                                                                                           // 801 vmptrst
+	{name: 678, ops: [6]operand{opR | sz64 | accRead}, attr: attrModRM},                                                                                                                                                                                                           // 802 senduipi
+	{name: 645, ops: [6]operand{opR | szA | accWrite}, attr: attrModRM},                                                                                                                                                                                                           // 803 rdpid
+	{name: 649, ops: [6]operand{opR | szV | accWrite}, attr: attrModRM, flags: 1},                                                                                                                                                                                                 // 804 rdrand
+	{name: 650, ops: [6]operand{opR | szV | accWrite}, attr: attrModRM, flags: 1},                                                                                                                                                                                                 // 805 rdseed
+	{name: 65, ops: [6]operand{opOpc | szV | accRead | accWrite}},                                                                                                                                                                                                                 // 806 bswap
+	{name: 14, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrFP},                                                                                                                                                                                       // 807 addsubpd
+	{name: 15, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrFP},                                                                                                                                                                                       // 808 addsubps
+	{name: 613, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                                                               // 809 psrlw
+	{name: 610, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                                                               // 810 psrld
+	{name: 612, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                                                               // 811 psrlq
+	{name: 485, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                                                               // 812 paddq
+	{name: 583, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                                                               // 813 pmullw
+	{name: 447, ops: [6]operand{opXM | accWrite, opXReg | accRead}, attr: attrModRM},                                                                                                                                                                                              // 814 movq
+	{name: 448, ops: [6]operand{opXReg | accRead, opX | accRead}, attr: attrModRM},                                                                                                                                                                                                // 815 movq2dq
+	{name: 430, ops: [6]operand{opXReg | accRead, opX | accRead}, attr: attrModRM},                                                                                                                                                                                                // 816 movdq2q
+	{name: 564, ops: [6]operand{opReg | sz32 | accWrite, opX | accRead}, attr: attrModRM},                                                                                                                                                                                         // 817 pmovmskb
+	{name: 619, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                                                               // 818 psubusb
+	{name: 620, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                                                               // 819 psubusw
+	{name: 561, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                                                               // 820 pminub
+	{name: 492, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                                                               // 821 pand
+	{name: 488, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                                                               // 822 paddusb
+	{name: 489, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                                                               // 823 paddusw
+	{name: 555, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                                                               // 824 pmaxub
+	{name: 493, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                                                               // 825 pandn
+	{name: 495, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                                                               // 826 pavgb
+	{name: 609, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                                                               // 827 psraw
+	{name: 608, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                                                               // 828 psrad
+	{name: 497, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                                                               // 829 pavgw
+	{name: 580, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                                                               // 830 pmulhuw
+	{name: 581, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                                                               // 831 pmulhw
+	{name: 151, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrFP},                                                                                                                                                                                      // 832 cvttpd2dq
+	{name: 135, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrFP},                                                                                                                                                                                      // 833 cvtdq2pd
+	{name: 137, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrFP},                                                                                                                                                                                      // 834 cvtpd2dq
+	{name: 444, ops: [6]operand{opM | accWrite, opXReg | accRead}, attr: attrModRM},                                                                                                                                                                                               // 835 movntq
+	{name: 439, ops: [6]operand{opM | accWrite, opXReg | accRead}, attr: attrModRM},                                                                                                                                                                                               // 836 movntdq
+	{name: 617, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                                                               // 837 psubsb
+	{name: 618, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                                                               // 838 psubsw
+	{name: 560, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                                                               // 839 pminsw
+	{name: 589, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                                                               // 840 por
+	{name: 486, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                                                               // 841 paddsb
+	{name: 487, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                                                               // 842 paddsw
+	{name: 554, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                                                               // 843 pmaxsw
+	{name: 636, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                                                               // 844 pxor
+	{name: 381, ops: [6]operand{opXReg | accRead, opM | accRead}, attr: attrModRM},                                                                                                                                                                                                // 845 lddqu
+	{name: 607, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                                                               // 846 psllw
+	{name: 604, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                                                               // 847 pslld
+	{name: 606, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                                                               // 848 psllq
+	{name: 584, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                                                               // 849 pmuludq
+	{name: 551, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                                                               // 850 pmaddwd
+	{name: 595, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                                                               // 851 psadbw
+	{name: 408, ops: [6]operand{opXReg | accRead, opX | accRead, opDst | accWrite}, attr: attrModRM},                                                                                                                                                                              // 852 maskmovq
+	{name: 407, ops: [6]operand{opXReg | accRead, opX | accRead, opDst | accWrite}, attr: attrModRM},                                                                                                                                                                              // 853 maskmovdqu
+	{name: 614, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                                                               // 854 psubb
+	{name: 621, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                                                               // 855 psubw
+	{name: 615, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                                                               // 856 psubd
+	{name: 616, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                                                               // 857 psubq
+	{name: 483, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                                                               // 858 paddb
+	{name: 490, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                                                               // 859 paddw
+	{name: 484, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                                                               // 860 paddd
+	{name: 768, ops: [6]operand{opReg | szV, opRM | szV}, attr: attrModRM | attrAll, br: BranchTrap},                                                                                                                                                                              // 861 ud0
+	{name: 596, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                                                               // 862 pshufb
+	{name: 540, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                                                               // 863 phaddw
+	{name: 538, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                                                               // 864 phaddd
+	{name: 539, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                                                               // 865 phaddsw
+	{name: 550, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                                                               // 866 pmaddubsw
+	{name: 544, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                                                               // 867 phsubw
+	{name: 542, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                                                               // 868 phsubd
+	{name: 543, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                                                               // 869 phsubsw
+	{name: 601, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                                                               // 870 psignb
+	{name: 603, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                                                               // 871 psignw
+	{name: 602, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                                                               // 872 psignd
+	{name: 578, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                                                               // 873 pmulhrsw
+	{name: 498, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                                                               // 874 pblendvb
+	{name: 49, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                                                                // 875 blendvps
+	{name: 48, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                                                                // 876 blendvpd
+	{name: 623, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM, flags: 30},                                                                                                                                                                                    // 877 ptest
+	{name: 476, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                                                               // 878 pabsb
+	{name: 478, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                                                               // 879 pabsw
+	{name: 477, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                                                               // 880 pabsd
+	{name: 567, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                                                               // 881 pmovsxbw
+	{name: 565, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                                                               // 882 pmovsxbd
+	{name: 566, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                                                               // 883 pmovsxbq
+	{name: 569, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                                                               // 884 pmovsxwd
+	{name: 570, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                                                               // 885 pmovsxwq
+	{name: 568, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                                                               // 886 pmovsxdq
+	{name: 577, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                                                               // 887 pmuldq
+	{name: 503, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                                                               // 888 pcmpeqq
+	{name: 481, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                                                               // 889 packusdw
+	{name: 440, ops: [6]operand{opXReg | accRead, opM | accRead}, attr: attrModRM},                                                                                                                                                                                                // 890 movntdqa
+	{name: 573, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                                                               // 891 pmovzxbw
+	{name: 571, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                                                               // 892 pmovzxbd
+	{name: 572, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                                                               // 893 pmovzxbq
+	{name: 575, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                                                               // 894 pmovzxwd
+	{name: 576, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                                                               // 895 pmovzxwq
+	{name: 574, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                                                               // 896 pmovzxdq
+	{name: 509, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                                                               // 897 pcmpgtq
+	{name: 558, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                                                               // 898 pminsb
+	{name: 559, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                                                               // 899 pminsd
+	{name: 563, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                                                               // 900 pminuw
+	{name: 562, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                                                               // 901 pminud
+	{name: 552, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                                                               // 902 pmaxsb
+	{name: 553, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                                                               // 903 pmaxsd
+	{name: 557, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                                                               // 904 pmaxuw
+	{name: 556, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                                                               // 905 pmaxud
+	{name: 582, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                                                               // 906 pmulld
+	{name: 541, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                                                               // 907 phminposuw
+	{name: 300, ops: [6]operand{opReg | szA | accRead, opM | accRead}, attr: attrModRM | attrPriv, flags: 25},                                                                                                                                                                     // 908 invept
+	{name: 305, ops: [6]operand{opReg | szA | accRead, opM | accRead}, attr: attrModRM | attrPriv, flags: 25},                                                                                                                                                                     // 909 invvpid
+	{name: 304, ops: [6]operand{opReg | szA | accRead, opM | accRead}, attr: attrModRM | attrPriv, flags: 25},                                                                                                                                                                     // 910 invpcid
+	{name: 701, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                                                               // 911 sha1nexte
+	{name: 699, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                                                               // 912 sha1msg1
+	{name: 700, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                                                               // 913 sha1msg2
+	{name: 705, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                                                               // 914 sha256rnds2
+	{name: 703, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                                                               // 915 sha256msg1
+	{name: 704, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                                                               // 916 sha256msg2
+	{name: 280, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                                                               // 917 gf2p8mulb
+	{name: 27, ops: [6]operand{opM | accRead}, attr: attrModRM, flags: 1},                                                                                                                                                                                                         // 918 aesencwide128kl
+	{name: 21, ops: [6]operand{opM | accRead}, attr: attrModRM, flags: 1},                                                                                                                                                                                                         // 919 aesdecwide128kl
+	{name: 28, ops: [6]operand{opM | accRead}, attr: attrModRM, flags: 1},                                                                                                                                                                                                         // 920 aesencwide256kl
+	{name: 22, ops: [6]operand{opM | accRead}, attr: attrModRM, flags: 1},                                                                                                                                                                                                         // 921 aesdecwide256kl
+	{name: 29, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                                                                // 922 aesimc
+	{name: 23, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                                                                // 923 aesenc
+	{name: 26, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                                                                // 924 aesenclast
+	{name: 17, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                                                                // 925 aesdec
+	{name: 20, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                                                                // 926 aesdeclast
+	{name: 24, ops: [6]operand{opXReg | accRead, opM | accRead}, attr: attrModRM, flags: 1},                                                                                                                                                                                       // 927 aesenc128kl
+	{name: 18, ops: [6]operand{opXReg | accRead, opM | accRead}, attr: attrModRM, flags: 1},                                                                                                                                                                                       // 928 aesdec128kl
+	{name: 25, ops: [6]operand{opXReg | accRead, opM | accRead}, attr: attrModRM, flags: 1},                                                                                                                                                                                       // 929 aesenc256kl
+	{name: 19, ops: [6]operand{opXReg | accRead, opM | accRead}, attr: attrModRM, flags: 1},                                                                                                                                                                                       // 930 aesdec256kl
+	{name: 396, ops: [6]operand{opXReg | accRead, opX | accRead, opFixed | sz32 | 0<<opFixedShift | accRead}, attr: attrModRM | attrPriv, flags: 1},                                                                                                                               // 931 loadiwkey
+	{name: 173, ops: [6]operand{opReg | sz32 | accWrite, opR | sz32 | accRead}, attr: attrModRM, flags: 1},                                                                                                                                                                        // 932 encodekey128
+	{name: 174, ops: [6]operand{opReg | sz32 | accWrite, opR | sz32 | accRead}, attr: attrModRM, flags: 1},                                                                                                                                                                        // 933 encodekey256
+	{name: 134, ops: [6]operand{opReg | szY | accRead | accWrite, opRM | sz8 | accRead}, attr: attrModRM},                                                                                                                                                                         // 934 crc32
+	{name: 134, ops: [6]operand{opReg | szY | accRead | accWrite, opRM | szV | accRead}, attr: attrModRM},                                                                                                                                                                         // 935 crc32
+	{name: 425, ops: [6]operand{opReg | szV | accWrite, opM | accRead}, attr: attrModRM},                                                                                                                                                                                          // 936 movbe
+	{name: 425, ops: [6]operand{opM | accWrite, opReg | szV | accRead}, attr: attrModRM},                                                                                                                                                                                          // 937 movbe
+	{name: 1646, ops: [6]operand{opM | accWrite, opReg | szY | accRead}, attr: attrModRM | attrPriv},                                                                                                                                                                              // 938 wruss
+	{name: 1645, ops: [6]operand{opM | accWrite, opReg | szY | accRead}, attr: attrModRM | attrPriv},                                                                                                                                                                              // 939 wrss
+	{name: 8, ops: [6]operand{opReg | szY | accRead | accWrite, opRM | szY | accRead}, attr: attrModRM, flags: 27},                                                                                                                                                                // 940 adcx
+	{name: 16, ops: [6]operand{opReg | szY | accRead | accWrite, opRM | szY | accRead}, attr: attrModRM, flags: 28},                                                                                                                                                               // 941 adox
+	{name: 428, ops: [6]operand{opReg | szA | accRead, opM | accRead, opMemIn | accWrite}, attr: attrModRM},                                                                                                                                                                       // 942 movdir64b
+	{name: 177, ops: [6]operand{opReg | szA | accRead, opM | accRead, opMemIn | accWrite}, attr: attrModRM, flags: 1},                                                                                                                                                             // 943 enqcmd
+	{name: 178, ops: [6]operand{opReg | szA | accRead, opM | accRead, opMemIn | accWrite}, attr: attrModRM | attrPriv, flags: 1},                                                                                                                                                  // 944 enqcmds
+	{name: 429, ops: [6]operand{opM | accWrite, opReg | szY | accRead}, attr: attrModRM},                                                                                                                                                                                          // 945 movdiri
+	{name: 3, ops: [6]operand{opM | accRead | accWrite, opReg | szY | accRead}, attr: attrModRM},                                                                                                                                                                                  // 946 aadd
+	{name: 5, ops: [6]operand{opM | accRead | accWrite, opReg | szY | accRead}, attr: attrModRM},                                                                                                                                                                                  // 947 aand
+	{name: 39, ops: [6]operand{opM | accRead | accWrite, opReg | szY | accRead}, attr: attrModRM},                                                                                                                                                                                 // 948 axor
+	{name: 37, ops: [6]operand{opM | accRead | accWrite, opReg | szY | accRead}, attr: attrModRM},                                                                                                                                                                                 // 949 aor
+	{name: 661, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrFP, imm: imm8},                                                                                                                                                                           // 950 roundps
+	{name: 660, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrFP, imm: imm8},                                                                                                                                                                           // 951 roundpd
+	{name: 663, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrFP, imm: imm8},                                                                                                                                                                           // 952 roundss
+	{name: 662, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrFP, imm: imm8},                                                                                                                                                                           // 953 roundsd
+	{name: 47, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM, imm: imm8},                                                                                                                                                                                     // 954 blendps
+	{name: 46, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM, imm: imm8},                                                                                                                                                                                     // 955 blendpd
+	{name: 499, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM, imm: imm8},                                                                                                                                                                                    // 956 pblendw
+	{name: 491, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM, imm: imm8},                                                                                                                                                                                    // 957 palignr
+	{name: 516, ops: [6]operand{opRM | sz32 | accWrite, opXReg | accRead}, attr: attrModRM, imm: imm8},                                                                                                                                                                            // 958 pextrb
+	{name: 518, ops: [6]operand{opRM | sz32 | accWrite, opXReg | accRead}, attr: attrModRM, imm: imm8},                                                                                                                                                                            // 959 pextrw
+	{name: 182, ops: [6]operand{opRM | sz32 | accWrite, opXReg | accRead}, attr: attrModRM, imm: imm8},                                                                                                                                                                            // 960 extractps
+	{name: 517, ops: [6]operand{opRM | szY | accWrite, opXReg | accRead}, attr: attrModRM, imm: imm8},                                                                                                                                                                             // 961 pextrd
+	{name: 547, ops: [6]operand{opXReg | accRead, opRM | sz32 | accRead}, attr: attrModRM, imm: imm8},                                                                                                                                                                             // 962 pinsrb
+	{name: 293, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM, imm: imm8},                                                                                                                                                                                    // 963 insertps
+	{name: 548, ops: [6]operand{opXReg | accRead, opRM | szY | accRead}, attr: attrModRM, imm: imm8},                                                                                                                                                                              // 964 pinsrd
+	{name: 168, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrFP, imm: imm8},                                                                                                                                                                           // 965 dpps
+	{name: 167, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrFP, imm: imm8},                                                                                                                                                                           // 966 dppd
+	{name: 459, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM, imm: imm8},                                                                                                                                                                                    // 967 mpsadbw
+	{name: 500, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM, imm: imm8},                                                                                                                                                                                    // 968 pclmulqdq
+	{name: 506, ops: [6]operand{opXReg | accRead, opXM | accRead, opFixed | szY | 0<<opFixedShift | accRead, opFixed | szY | 2<<opFixedShift | accRead}, attr: attrModRM, flags: 30, imm: imm8},                                                                                   // 969 pcmpestrm
+	{name: 505, ops: [6]operand{opXReg | accRead, opXM | accRead, opFixed | szY | 0<<opFixedShift | accRead, opFixed | szY | 2<<opFixedShift | accRead, opFixed | sz32 | 1<<opFixedShift | accWrite}, attr: attrModRM, flags: 30, imm: imm8}, // 970 pcmpestri
+	{name: 512, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM, flags: 30, imm: imm8},                                                                                                                                    // 971 pcmpistrm
+	{name: 511, ops: [6]operand{opXReg | accRead, opXM | accRead, opFixed | sz32 | 1<<opFixedShift | accWrite}, attr: attrModRM, flags: 30, imm: imm8},                                                                                       // 972 pcmpistri
+	{name: 702, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM, imm: imm8},                                                                                                                                               // 973 sha1rnds4
+	{name: 279, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM, imm: imm8},                                                                                                                                               // 974 gf2p8affineqb
+	{name: 278, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM, imm: imm8},                                                                                                                                               // 975 gf2p8affineinvqb
+	{name: 30, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM, imm: imm8},                                                                                                                                                // 976 aeskeygenassist
+	{name: 284, ops: [6]operand{opFixed | sz32 | 0<<opFixedShift | accRead}, attr: attrPriv | attrModRM, imm: imm8},                                                                                                                          // 977 hreset
+	{name: 546, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                          // 978 pi2fw
+	{name: 545, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                          // 979 pi2fd
+	{name: 520, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                          // 980 pf2iw
+	{name: 519, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                          // 981 pf2id
+	{name: 529, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                          // 982 pfnacc
+	{name: 530, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                          // 983 pfpnacc
+	{name: 524, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                          // 984 pfcmpge
+	{name: 527, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                          // 985 pfmin
+	{name: 531, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                          // 986 pfrcp
+	{name: 535, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                          // 987 pfrsqrt
+	{name: 536, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                          // 988 pfsub
+	{name: 522, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                          // 989 pfadd
+	{name: 525, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                          // 990 pfcmpgt
+	{name: 526, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                          // 991 pfmax
+	{name: 532, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                          // 992 pfrcpit1
+	{name: 534, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                          // 993 pfrsqit1
+	{name: 537, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                          // 994 pfsubr
+	{name: 521, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                          // 995 pfacc
+	{name: 523, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                          // 996 pfcmpeq
+	{name: 528, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                          // 997 pfmul
+	{name: 533, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                          // 998 pfrcpit2
+	{name: 579, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                          // 999 pmulhrw
+	{name: 622, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                          // 1000 pswapd
+	{name: 496, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                          // 1001 pavgusb
+	{name: 1173, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                         // 1002 vmovups
+	{name: 1172, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                         // 1003 vmovupd
+	{name: 1171, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                         // 1004 vmovss
+	{name: 1167, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                         // 1005 vmovsd
+	{name: 1171, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV},                                                                                                                              // 1006 vmovss
+	{name: 1167, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV},                                                                                                                              // 1007 vmovsd
+	{name: 1173, ops: [6]operand{opXM | accWrite, opXReg | accRead}, attr: attrModRM},                                                                                                                                                        // 1008 vmovups
+	{name: 1172, ops: [6]operand{opXM | accWrite, opXReg | accRead}, attr: attrModRM},                                                                                                                                                        // 1009 vmovupd
+	{name: 1171, ops: [6]operand{opXM | accWrite, opXReg | accRead}, attr: attrModRM},                                                                                                                                                        // 1010 vmovss
+	{name: 1167, ops: [6]operand{opXM | accWrite, opXReg | accRead}, attr: attrModRM},                                                                                                                                                        // 1011 vmovsd
+	{name: 1171, ops: [6]operand{opXM | accRead, opXV | accRead, opXReg | accRead}, attr: attrModRM | attrVVVV},                                                                                                                              // 1012 vmovss
+	{name: 1167, ops: [6]operand{opXM | accRead, opXV | accRead, opXReg | accRead}, attr: attrModRM | attrVVVV},                                                                                                                              // 1013 vmovsd
+	{name: 1159, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV},                                                                                                                              // 1014 vmovlps
+	{name: 1154, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV},                                                                                                                              // 1015 vmovhlps
+	{name: 1158, ops: [6]operand{opXReg | accRead, opXV | accRead, opM | accRead}, attr: attrModRM | attrVVVV},                                                                                                                               // 1016 vmovlpd
+	{name: 1170, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                         // 1017 vmovsldup
+	{name: 1145, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                         // 1018 vmovddup
+	{name: 1159, ops: [6]operand{opM | accWrite, opXReg | accRead}, attr: attrModRM},                                                                                                                                                         // 1019 vmovlps
+	{name: 1158, ops: [6]operand{opM | accWrite, opXReg | accRead}, attr: attrModRM},                                                                                                                                                         // 1020 vmovlpd
+	{name: 1633, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV},                                                                                                                              // 1021 vunpcklps
+	{name: 1632, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV},                                                                                                                              // 1022 vunpcklpd
+	{name: 1631, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV},                                                                                                                              // 1023 vunpckhps
+	{name: 1630, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV},                                                                                                                              // 1024 vunpckhpd
+	{name: 1156, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV},                                                                                                                              // 1025 vmovhps
+	{name: 1157, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV},                                                                                                                              // 1026 vmovlhps
+	{name: 1155, ops: [6]operand{opXReg | accRead, opXV | accRead, opM | accRead}, attr: attrModRM | attrVVVV},                                                                                                                               // 1027 vmovhpd
+	{name: 1169, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                         // 1028 vmovshdup
+	{name: 1156, ops: [6]operand{opM | accWrite, opXReg | accRead}, attr: attrModRM},                                                                                                                                                         // 1029 vmovhps
+	{name: 1155, ops: [6]operand{opM | accWrite, opXReg | accRead}, attr: attrModRM},                                                                                                                                                         // 1030 vmovhpd
+	{name: 1143, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                         // 1031 vmovaps
+	{name: 1142, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                         // 1032 vmovapd
+	{name: 1143, ops: [6]operand{opXM | accWrite, opXReg | accRead}, attr: attrModRM},                                                                                                                                                        // 1033 vmovaps
+	{name: 1142, ops: [6]operand{opXM | accWrite, opXReg | accRead}, attr: attrModRM},                                                                                                                                                        // 1034 vmovapd
+	{name: 881, ops: [6]operand{opXReg | accRead, opXV | accRead, opRM | szY | accRead}, attr: attrModRM | attrVVVV | attrFP},                                                                                                                // 1035 vcvtsi2ss
+	{name: 879, ops: [6]operand{opXReg | accRead, opXV | accRead, opRM | szY | accRead}, attr: attrModRM | attrVVVV | attrFP},                                                                                                                // 1036 vcvtsi2sd
+	{name: 1165, ops: [6]operand{opM | accWrite, opXReg | accRead}, attr: attrModRM},                                                                                                                                                         // 1037 vmovntps
+	{name: 1164, ops: [6]operand{opM | accWrite, opXReg | accRead}, attr: attrModRM},                                                                                                                                                         // 1038 vmovntpd
+	{name: 904, ops: [6]operand{opReg | szY | accWrite, opXM | accRead}, attr: attrModRM | attrFP},                                                                                                                                           // 1039 vcvttss2si
+	{name: 900, ops: [6]operand{opReg | szY | accWrite, opXM | accRead}, attr: attrModRM | attrFP},                                                                                                                                           // 1040 vcvttsd2si
+	{name: 884, ops: [6]operand{opReg | szY | accWrite, opXM | accRead}, attr: attrModRM | attrFP},                                                                                                                                           // 1041 vcvtss2si
+	{name: 872, ops: [6]operand{opReg | szY | accWrite, opXM | accRead}, attr: attrModRM | attrFP},                                                                                                                                           // 1042 vcvtsd2si
+	{name: 1629, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrFP, flags: 30},                                                                                                                                     // 1043 vucomiss
+	{name: 1627, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrFP, flags: 30},                                                                                                                                     // 1044 vucomisd
+	{name: 834, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrFP, flags: 30},                                                                                                                                      // 1045 vcomiss
+	{name: 832, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrFP, flags: 30},                                                                                                                                      // 1046 vcomisd
+	{name: 332, ops: [6]operand{opEReg | accRead, opEV | accRead, opE | accRead}, attr: attrModRM | attrVVVV},                                                                                                                                // 1047 kandb
+	{name: 339, ops: [6]operand{opEReg | accRead, opEV | accRead, opE | accRead}, attr: attrModRM | attrVVVV},                                                                                                                                // 1048 kandw
+	{name: 333, ops: [6]operand{opEReg | accRead, opEV | accRead, opE | accRead}, attr: attrModRM | attrVVVV},                                                                                                                                // 1049 kandd
+	{name: 338, ops: [6]operand{opEReg | accRead, opEV | accRead, opE | accRead}, attr: attrModRM | attrVVVV},                                                                                                                                // 1050 kandq
+	{name: 334, ops: [6]operand{opEReg | accRead, opEV | accRead, opE | accRead}, attr: attrModRM | attrVVVV},                                                                                                                                // 1051 kandnb
+	{name: 337, ops: [6]operand{opEReg | accRead, opEV | accRead, opE | accRead}, attr: attrModRM | attrVVVV},                                                                                                                                // 1052 kandnw
+	{name: 335, ops: [6]operand{opEReg | accRead, opEV | accRead, opE | accRead}, attr: attrModRM | attrVVVV},                                                                                                                                // 1053 kandnd
+	{name: 336, ops: [6]operand{opEReg | accRead, opEV | accRead, opE | accRead}, attr: attrModRM | attrVVVV},                                                                                                                                // 1054 kandnq
+	{name: 344, ops: [6]operand{opEReg | accRead, opE | accRead}, attr: attrModRM},                                                                                                                                                           // 1055 knotb
+	{name: 347, ops: [6]operand{opEReg | accRead, opE | accRead}, attr: attrModRM},                                                                                                                                                           // 1056 knotw
+	{name: 345, ops: [6]operand{opEReg | accRead, opE | accRead}, attr: attrModRM},                                                                                                                                                           // 1057 knotd
+	{name: 346, ops: [6]operand{opEReg | accRead, opE | accRead}, attr: attrModRM},                                                                                                                                                           // 1058 knotq
+	{name: 348, ops: [6]operand{opEReg | accRead, opEV | accRead, opE | accRead}, attr: attrModRM | attrVVVV},                                                                                                                                // 1059 korb
+	{name: 355, ops: [6]operand{opEReg | accRead, opEV | accRead, opE | accRead}, attr: attrModRM | attrVVVV},                                                                                                                                // 1060 korw
+	{name: 349, ops: [6]operand{opEReg | accRead, opEV | accRead, opE | accRead}, attr: attrModRM | attrVVVV},                                                                                                                                // 1061 kord
+	{name: 350, ops: [6]operand{opEReg | accRead, opEV | accRead, opE | accRead}, attr: attrModRM | attrVVVV},                                                                                                                                // 1062 korq
+	{name: 371, ops: [6]operand{opEReg | accRead, opEV | accRead, opE | accRead}, attr: attrModRM | attrVVVV},                                                                                                                                // 1063 kxnorb
+	{name: 374, ops: [6]operand{opEReg | accRead, opEV | accRead, opE | accRead}, attr: attrModRM | attrVVVV},                                                                                                                                // 1064 kxnorw
+	{name: 372, ops: [6]operand{opEReg | accRead, opEV | accRead, opE | accRead}, attr: attrModRM | attrVVVV},                                                                                                                                // 1065 kxnord
+	{name: 373, ops: [6]operand{opEReg | accRead, opEV | accRead, opE | accRead}, attr: attrModRM | attrVVVV},                                                                                                                                // 1066 kxnorq
+	{name: 375, ops: [6]operand{opEReg | accRead, opEV | accRead, opE | accRead}, attr: attrModRM | attrVVVV},                                                                                                                                // 1067 kxorb
+	{name: 378, ops: [6]operand{opEReg | accRead, opEV | accRead, opE | accRead}, attr: attrModRM | attrVVVV},                                                                                                                                // 1068 kxorw
+	{name: 376, ops: [6]operand{opEReg | accRead, opEV | accRead, opE | accRead}, attr: attrModRM | attrVVVV},                                                                                                                                // 1069 kxord
+	{name: 377, ops: [6]operand{opEReg | accRead, opEV | accRead, opE | accRead}, attr: attrModRM | attrVVVV},                                                                                                                                // 1070 kxorq
+	{name: 328, ops: [6]operand{opEReg | accRead, opEV | accRead, opE | accRead}, attr: attrModRM | attrVVVV},                                                                                                                                // 1071 kaddb
+	{name: 331, ops: [6]operand{opEReg | accRead, opEV | accRead, opE | accRead}, attr: attrModRM | attrVVVV},                                                                                                                                // 1072 kaddw
+	{name: 329, ops: [6]operand{opEReg | accRead, opEV | accRead, opE | accRead}, attr: attrModRM | attrVVVV},                                                                                                                                // 1073 kaddd
+	{name: 330, ops: [6]operand{opEReg | accRead, opEV | accRead, opE | accRead}, attr: attrModRM | attrVVVV},                                                                                                                                // 1074 kaddq
+	{name: 368, ops: [6]operand{opEReg | accRead, opEV | accRead, opE | accRead}, attr: attrModRM | attrVVVV},                                                                                                                                // 1075 kunpckbw
+	{name: 370, ops: [6]operand{opEReg | accRead, opEV | accRead, opE | accRead}, attr: attrModRM | attrVVVV},                                                                                                                                // 1076 kunpckwd
+	{name: 369, ops: [6]operand{opEReg | accRead, opEV | accRead, opE | accRead}, attr: attrModRM | attrVVVV},                                                                                                                                // 1077 kunpckdq
+	{name: 1161, ops: [6]operand{opReg | sz32 | accWrite, opX | accRead}, attr: attrModRM},                                                                                                                                                   // 1078 vmovmskps
+	{name: 1160, ops: [6]operand{opReg | sz32 | accWrite, opX | accRead}, attr: attrModRM},                                                                                                                                                   // 1079 vmovmskpd
+	{name: 1614, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrFP},                                                                                                                                                // 1080 vsqrtps
+	{name: 1612, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrFP},                                                                                                                                                // 1081 vsqrtpd
+	{name: 1617, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrFP},                                                                                                                     // 1082 vsqrtss
+	{name: 1615, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrFP},                                                                                                                     // 1083 vsqrtsd
+	{name: 1577, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                         // 1084 vrsqrtps
+	{name: 1579, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV},                                                                                                                              // 1085 vrsqrtss
+	{name: 1549, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                         // 1086 vrcpps
+	{name: 1551, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV},                                                                                                                              // 1087 vrcpss
+	{name: 803, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV},                                                                                                                               // 1088 vandps
+	{name: 802, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV},                                                                                                                               // 1089 vandpd
+	{name: 801, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV},                                                                                                                               // 1090 vandnps
+	{name: 800, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV},                                                                                                                               // 1091 vandnpd
+	{name: 1192, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV},                                                                                                                              // 1092 vorps
+	{name: 1191, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV},                                                                                                                              // 1093 vorpd
+	{name: 1635, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV},                                                                                                                              // 1094 vxorps
+	{name: 1634, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV},                                                                                                                              // 1095 vxorpd
+	{name: 786, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrFP},                                                                                                                      // 1096 vaddps
+	{name: 784, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrFP},                                                                                                                      // 1097 vaddpd
+	{name: 789, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrFP},                                                                                                                      // 1098 vaddss
+	{name: 787, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrFP},                                                                                                                      // 1099 vaddsd
+	{name: 1184, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrFP},                                                                                                                     // 1100 vmulps
+	{name: 1182, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrFP},                                                                                                                     // 1101 vmulpd
+	{name: 1187, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrFP},                                                                                                                     // 1102 vmulss
+	{name: 1185, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrFP},                                                                                                                     // 1103 vmulsd
+	{name: 862, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrFP},                                                                                                                                                 // 1104 vcvtps2pd
+	{name: 848, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrFP},                                                                                                                                                 // 1105 vcvtpd2ps
+	{name: 882, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrFP},                                                                                                                      // 1106 vcvtss2sd
+	{name: 873, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrFP},                                                                                                                      // 1107 vcvtsd2ss
+	{name: 839, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrFP},                                                                                                                                                 // 1108 vcvtdq2ps
+	{name: 861, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrFP},                                                                                                                                                 // 1109 vcvtps2dq
+	{name: 896, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrFP},                                                                                                                                                 // 1110 vcvttps2dq
+	{name: 1621, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrFP},                                                                                                                     // 1111 vsubps
+	{name: 1619, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrFP},                                                                                                                     // 1112 vsubpd
+	{name: 1624, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrFP},                                                                                                                     // 1113 vsubss
+	{name: 1622, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrFP},                                                                                                                     // 1114 vsubsd
+	{name: 1135, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrFP},                                                                                                                     // 1115 vminps
+	{name: 1133, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrFP},                                                                                                                     // 1116 vminpd
+	{name: 1138, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrFP},                                                                                                                     // 1117 vminss
+	{name: 1136, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrFP},                                                                                                                     // 1118 vminsd
+	{name: 920, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrFP},                                                                                                                      // 1119 vdivps
+	{name: 918, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrFP},                                                                                                                      // 1120 vdivpd
+	{name: 923, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrFP},                                                                                                                      // 1121 vdivss
+	{name: 921, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrFP},                                                                                                                      // 1122 vdivsd
+	{name: 1125, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrFP},                                                                                                                     // 1123 vmaxps
+	{name: 1123, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrFP},                                                                                                                     // 1124 vmaxpd
+	{name: 1128, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrFP},                                                                                                                     // 1125 vmaxss
+	{name: 1126, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrFP},                                                                                                                     // 1126 vmaxsd
+	{name: 1529, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV},                                                                                                                              // 1127 vpunpcklbw
+	{name: 1532, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV},                                                                                                                              // 1128 vpunpcklwd
+	{name: 1530, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV},                                                                                                                              // 1129 vpunpckldq
+	{name: 1202, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV},                                                                                                                              // 1130 vpacksswb
+	{name: 1245, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV},                                                                                                                              // 1131 vpcmpgtb
+	{name: 1248, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV},                                                                                                                              // 1132 vpcmpgtw
+	{name: 1246, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV},                                                                                                                              // 1133 vpcmpgtd
+	{name: 1204, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV},                                                                                                                              // 1134 vpackuswb
+	{name: 1525, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV},                                                                                                                              // 1135 vpunpckhbw
+	{name: 1528, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV},                                                                                                                              // 1136 vpunpckhwd
+	{name: 1526, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV},                                                                                                                              // 1137 vpunpckhdq
+	{name: 1201, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV},                                                                                                                              // 1138 vpackssdw
+	{name: 1531, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV},                                                                                                                              // 1139 vpunpcklqdq
+	{name: 1527, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV},                                                                                                                              // 1140 vpunpckhqdq
+	{name: 1144, ops: [6]operand{opXReg | accRead, opRM | szY | accRead}, attr: attrModRM},                                                                                                                                                   // 1141 vmovd
+	{name: 1166, ops: [6]operand{opXReg | accRead, opRM | szY | accRead}, attr: attrModRM},                                                                                                                                                   // 1142 vmovq
+	{name: 1146, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                         // 1143 vmovdqa
+	{name: 1149, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                         // 1144 vmovdqu
+	{name: 1480, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM, imm: imm8},                                                                                                                                              // 1145 vpshufd
+	{name: 1481, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM, imm: imm8},                                                                                                                                              // 1146 vpshufhw
+	{name: 1482, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM, imm: imm8},                                                                                                                                              // 1147 vpshuflw
+	{name: 1505, ops: [6]operand{opXV | accRead, opX | accRead}, attr: attrModRM | attrVVVV, imm: imm8},                                                                                                                                      // 1148 vpsrlw
+	{name: 1498, ops: [6]operand{opXV | accRead, opX | accRead}, attr: attrModRM | attrVVVV, imm: imm8},                                                                                                                                      // 1149 vpsraw
+	{name: 1492, ops: [6]operand{opXV | accRead, opX | accRead}, attr: attrModRM | attrVVVV, imm: imm8},                                                                                                                                      // 1150 vpsllw
+	{name: 1499, ops: [6]operand{opXV | accRead, opX | accRead}, attr: attrModRM | attrVVVV, imm: imm8},                                                                                                                                      // 1151 vpsrld
+	{name: 1493, ops: [6]operand{opXV | accRead, opX | accRead}, attr: attrModRM | attrVVVV, imm: imm8},                                                                                                                                      // 1152 vpsrad
+	{name: 1486, ops: [6]operand{opXV | accRead, opX | accRead}, attr: attrModRM | attrVVVV, imm: imm8},                                                                                                                                      // 1153 vpslld
+	{name: 1501, ops: [6]operand{opXV | accRead, opX | accRead}, attr: attrModRM | attrVVVV, imm: imm8},                                                                                                                                      // 1154 vpsrlq
+	{name: 1500, ops: [6]operand{opXV | accRead, opX | accRead}, attr: attrModRM | attrVVVV, imm: imm8},                                                                                                                                      // 1155 vpsrldq
+	{name: 1488, ops: [6]operand{opXV | accRead, opX | accRead}, attr: attrModRM | attrVVVV, imm: imm8},                                                                                                                                      // 1156 vpsllq
+	{name: 1487, ops: [6]operand{opXV | accRead, opX | accRead}, attr: attrModRM | attrVVVV, imm: imm8},                                                                                                                                      // 1157 vpslldq
+	{name: 1239, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV},                                                                                                                              // 1158 vpcmpeqb
+	{name: 1242, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV},                                                                                                                              // 1159 vpcmpeqw
+	{name: 1240, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV},                                                                                                                              // 1160 vpcmpeqd
+	{name: 1637}, // 1161 vzeroupper
+	{name: 1636}, // 1162 vzeroall
+	{name: 1103, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrFP},           // 1163 vhaddpd
+	{name: 1105, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrFP},           // 1164 vhsubpd
+	{name: 1104, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrFP},           // 1165 vhaddps
+	{name: 1106, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrFP},           // 1166 vhsubps
+	{name: 1144, ops: [6]operand{opRM | szY | accWrite, opXReg | accRead}, attr: attrModRM},                                        // 1167 vmovd
+	{name: 1166, ops: [6]operand{opRM | szY | accWrite, opXReg | accRead}, attr: attrModRM},                                        // 1168 vmovq
+	{name: 1166, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                               // 1169 vmovq
+	{name: 1146, ops: [6]operand{opXM | accWrite, opXReg | accRead}, attr: attrModRM},                                              // 1170 vmovdqa
+	{name: 1149, ops: [6]operand{opXM | accWrite, opXReg | accRead}, attr: attrModRM},                                              // 1171 vmovdqu
+	{name: 340, ops: [6]operand{opEReg | accRead, opEM | accRead}, attr: attrModRM},                                                // 1172 kmovb
+	{name: 343, ops: [6]operand{opEReg | accRead, opEM | accRead}, attr: attrModRM},                                                // 1173 kmovw
+	{name: 341, ops: [6]operand{opEReg | accRead, opEM | accRead}, attr: attrModRM},                                                // 1174 kmovd
+	{name: 342, ops: [6]operand{opEReg | accRead, opEM | accRead}, attr: attrModRM},                                                // 1175 kmovq
+	{name: 340, ops: [6]operand{opM | accWrite, opEReg | accRead}, attr: attrModRM},                                                // 1176 kmovb
+	{name: 343, ops: [6]operand{opM | accWrite, opEReg | accRead}, attr: attrModRM},                                                // 1177 kmovw
+	{name: 341, ops: [6]operand{opM | accWrite, opEReg | accRead}, attr: attrModRM},                                                // 1178 kmovd
+	{name: 342, ops: [6]operand{opM | accWrite, opEReg | accRead}, attr: attrModRM},                                                // 1179 kmovq
+	{name: 340, ops: [6]operand{opEReg | accRead, opR | sz32 | accRead}, attr: attrModRM},                                          // 1180 kmovb
+	{name: 343, ops: [6]operand{opEReg | accRead, opR | sz32 | accRead}, attr: attrModRM},                                          // 1181 kmovw
+	{name: 341, ops: [6]operand{opEReg | accRead, opR | sz32 | accRead}, attr: attrModRM},                                          // 1182 kmovd
+	{name: 342, ops: [6]operand{opEReg | accRead, opR | szY | accRead}, attr: attrModRM},                                           // 1183 kmovq
+	{name: 340, ops: [6]operand{opReg | sz32 | accWrite, opE | accRead}, attr: attrModRM},                                          // 1184 kmovb
+	{name: 343, ops: [6]operand{opReg | sz32 | accWrite, opE | accRead}, attr: attrModRM},                                          // 1185 kmovw
+	{name: 341, ops: [6]operand{opReg | sz32 | accWrite, opE | accRead}, attr: attrModRM},                                          // 1186 kmovd
+	{name: 342, ops: [6]operand{opReg | szY | accWrite, opE | accRead}, attr: attrModRM},                                           // 1187 kmovq
+	{name: 351, ops: [6]operand{opEReg | accRead, opE | accRead}, attr: attrModRM, flags: 30},                                      // 1188 kortestb
+	{name: 354, ops: [6]operand{opEReg | accRead, opE | accRead}, attr: attrModRM, flags: 30},                                      // 1189 kortestw
+	{name: 352, ops: [6]operand{opEReg | accRead, opE | accRead}, attr: attrModRM, flags: 30},                                      // 1190 kortestd
+	{name: 353, ops: [6]operand{opEReg | accRead, opE | accRead}, attr: attrModRM, flags: 30},                                      // 1191 kortestq
+	{name: 364, ops: [6]operand{opEReg | accRead, opE | accRead}, attr: attrModRM, flags: 30},                                      // 1192 ktestb
+	{name: 367, ops: [6]operand{opEReg | accRead, opE | accRead}, attr: attrModRM, flags: 30},                                      // 1193 ktestw
+	{name: 365, ops: [6]operand{opEReg | accRead, opE | accRead}, attr: attrModRM, flags: 30},                                      // 1194 ktestd
+	{name: 366, ops: [6]operand{opEReg | accRead, opE | accRead}, attr: attrModRM, flags: 30},                                      // 1195 ktestq
+	{name: 1119, ops: [6]operand{opM | accRead}, attr: attrModRM},                                                                  // 1196 vldmxcsr
+	{name: 1618, ops: [6]operand{opM | accWrite}, attr: attrModRM},                                                                 // 1197 vstmxcsr
+	{name: 828, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrFP, imm: imm8}, // 1198 vcmpps
+	{name: 826, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrFP, imm: imm8}, // 1199 vcmppd
+	{name: 831, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrFP, imm: imm8}, // 1200 vcmpss
+	{name: 829, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrFP, imm: imm8}, // 1201 vcmpsd
+	{name: 1348, ops: [6]operand{opXReg | accRead, opXV | accRead, opRM | sz32 | accRead}, attr: attrModRM | attrVVVV, imm: imm8},  // 1202 vpinsrw
+	{name: 1318, ops: [6]operand{opReg | sz32 | accWrite, opX | accRead}, attr: attrModRM, imm: imm8},                              // 1203 vpextrw
+	{name: 1606, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV, imm: imm8},         // 1204 vshufps
+	{name: 1605, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV, imm: imm8},         // 1205 vshufpd
+	{name: 790, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrFP},            // 1206 vaddsubpd
+	{name: 791, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrFP},            // 1207 vaddsubps
+	{name: 1505, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV},                    // 1208 vpsrlw
+	{name: 1499, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV},                    // 1209 vpsrld
+	{name: 1501, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV},                    // 1210 vpsrlq
+	{name: 1207, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV},                    // 1211 vpaddq
+	{name: 1430, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV},                    // 1212 vpmullw
+	{name: 1166, ops: [6]operand{opXM | accWrite, opXReg | accRead}, attr: attrModRM},                                              // 1213 vmovq
+	{name: 1393, ops: [6]operand{opReg | sz32 | accWrite, opX | accRead}, attr: attrModRM},                                         // 1214 vpmovmskb
+	{name: 1511, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV},                    // 1215 vpsubusb
+	{name: 1512, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV},                    // 1216 vpsubusw
+	{name: 1381, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV},                    // 1217 vpminub
+	{name: 1214, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV},                    // 1218 vpand
+	{name: 1210, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV},                    // 1219 vpaddusb
+	{name: 1211, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV},                    // 1220 vpaddusw
+	{name: 1373, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV},                    // 1221 vpmaxub
+	{name: 1216, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV},                    // 1222 vpandn
+	{name: 1220, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV},                    // 1223 vpavgb
+	{name: 1498, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV},                    // 1224 vpsraw
+	{name: 1493, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV},                    // 1225 vpsrad
+	{name: 1221, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV},                    // 1226 vpavgw
+	{name: 1426, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV},                    // 1227 vpmulhuw
+	{name: 1427, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV},                    // 1228 vpmulhw
+	{name: 886, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrFP},                                       // 1229 vcvttpd2dq
+	{name: 837, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrFP},                                       // 1230 vcvtdq2pd
+	{name: 846, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrFP},                                       // 1231 vcvtpd2dq
+	{name: 1162, ops: [6]operand{opM | accWrite, opXReg | accRead}, attr: attrModRM},                                               // 1232 vmovntdq
+	{name: 1509, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV},                    // 1233 vpsubsb
+	{name: 1510, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV},                    // 1234 vpsubsw
+	{name: 1380, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV},                    // 1235 vpminsw
+	{name: 1437, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV},                    // 1236 vpor
+	{name: 1208, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV},                    // 1237 vpaddsb
+	{name: 1209, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV},                    // 1238 vpaddsw
+	{name: 1372, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV},                    // 1239 vpmaxsw
+	{name: 1533, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV},                    // 1240 vpxor
+	{name: 1118, ops: [6]operand{opXReg | accRead, opM | accRead}, attr: attrModRM},                                                // 1241 vlddqu
+	{name: 1492, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV},                    // 1242 vpsllw
+	{name: 1486, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV},                    // 1243 vpslld
+	{name: 1488, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV},                    // 1244 vpsllq
+	{name: 1432, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV},                    // 1245 vpmuludq
+	{name: 1366, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV},                    // 1246 vpmaddwd
+	{name: 1453, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV},                    // 1247 vpsadbw
+	{name: 1120, ops: [6]operand{opXReg | accRead, opX | accRead, opDst | accWrite}, attr: attrModRM},                              // 1248 vmaskmovdqu
+	{name: 1506, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV},                    // 1249 vpsubb
+	{name: 1513, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV},                    // 1250 vpsubw
+	{name: 1507, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV},                    // 1251 vpsubd
+	{name: 1508, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV},                    // 1252 vpsubq
+	{name: 1205, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV},                    // 1253 vpaddb
+	{name: 1212, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV},                    // 1254 vpaddw
+	{name: 1206, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV},                    // 1255 vpaddd
+	{name: 1478, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV},                    // 1256 vpshufb
+	{name: 1335, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV},                    // 1257 vphaddw
+	{name: 1326, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV},                    // 1258 vphaddd
+	{name: 1328, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV},                    // 1259 vphaddsw
+	{name: 1365, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV},                    // 1260 vpmaddubsw
+	{name: 1343, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV},                    // 1261 vphsubw
+	{name: 1340, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV},                    // 1262 vphsubd
+	{name: 1342, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV},                    // 1263 vphsubsw
+	{name: 1483, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV},                    // 1264 vpsignb
+	{name: 1485, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV},                    // 1265 vpsignw
+	{name: 1484, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV},                    // 1266 vpsignd
+	{name: 1425, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV},                    // 1267 vpmulhrsw
+	{name: 1300, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV},                    // 1268 vpermilps
+	{name: 1299, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV},                    // 1269 vpermilpd
+	{name: 1626, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM, flags: 30},                                    // 1270 vtestps
+	{name: 1625, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM, flags: 30},                                    // 1271 vtestpd
+	{name: 854, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrFP},                                       // 1272 vcvtph2ps
+	{name: 1302, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV},                    // 1273 vpermps
+	{name: 1516, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM, flags: 30},                                    // 1274 vptest
+	{name: 825, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                // 1275 vbroadcastss
+	{name: 824, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                // 1276 vbroadcastsd
+	{name: 812, ops: [6]operand{opXReg | accRead, opM | accRead}, attr: attrModRM},                                                 // 1277 vbroadcastf128
+	{name: 1197, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                               // 1278 vpabsb
+	{name: 1200, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                               // 1279 vpabsw
+	{name: 1198, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                               // 1280 vpabsd
+	{name: 1406, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                               // 1281 vpmovsxbw
+	{name: 1404, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                               // 1282 vpmovsxbd
+	{name: 1405, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                               // 1283 vpmovsxbq
+	{name: 1408, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                               // 1284 vpmovsxwd
+	{name: 1409, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                               // 1285 vpmovsxwq
+	{name: 1407, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                               // 1286 vpmovsxdq
+	{name: 1424, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV},                    // 1287 vpmuldq
+	{name: 1241, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV},                    // 1288 vpcmpeqq
+	{name: 1203, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV},                    // 1289 vpackusdw
+	{name: 1163, ops: [6]operand{opXReg | accRead, opM | accRead}, attr: attrModRM},                                                // 1290 vmovntdqa
+	{name: 1122, ops: [6]operand{opXReg | accRead, opXV | accRead, opM | accRead}, attr: attrModRM | attrVVVV},                     // 1291 vmaskmovps
+	{name: 1121, ops: [6]operand{opXReg | accRead, opXV | accRead, opM | accRead}, attr: attrModRM | attrVVVV},                     // 1292 vmaskmovpd
+	{name: 1122, ops: [6]operand{opM | accWrite, opXV | accRead, opXReg | accRead}, attr: attrModRM | attrVVVV},                    // 1293 vmaskmovps
+	{name: 1121, ops: [6]operand{opM | accWrite, opXV | accRead, opXReg | accRead}, attr: attrModRM | attrVVVV},                    // 1294 vmaskmovpd
+	{name: 1420, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                               // 1295 vpmovzxbw
+	{name: 1418, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                               // 1296 vpmovzxbd
+	{name: 1419, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                               // 1297 vpmovzxbq
+	{name: 1422, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                               // 1298 vpmovzxwd
+	{name: 1423, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                               // 1299 vpmovzxwq
+	{name: 1421, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                               // 1300 vpmovzxdq
+	{name: 1290, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV},                    // 1301 vpermd
+	{name: 1247, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV},                    // 1302 vpcmpgtq
+	{name: 1377, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV},                    // 1303 vpminsb
+	{name: 1378, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV},                    // 1304 vpminsd
+	{name: 1384, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV},                    // 1305 vpminuw
+	{name: 1382, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV},                    // 1306 vpminud
+	{name: 1369, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV},                    // 1307 vpmaxsb
+	{name: 1370, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV},                    // 1308 vpmaxsd
+	{name: 1376, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV},                    // 1309 vpmaxuw
+	{name: 1374, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV},                    // 1310 vpmaxud
+	{name: 1428, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV},                    // 1311 vpmulld
+	{name: 1338, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                               // 1312 vphminposuw
+	{name: 1502, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV},                    // 1313 vpsrlvd
+	{name: 1489, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV},                    // 1314 vpsllvd
+	{name: 1503, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV},                    // 1315 vpsrlvq
+	{name: 1490, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV},                    // 1316 vpsllvq
+	{name: 1495, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV},                    // 1317 vpsravd
+	{name: 384, ops: [6]operand{opM | accRead}, attr: attrModRM},                                                                   // 1318 ldtilecfg
+	{name: 731, ops: [6]operand{opM | accWrite}, attr: attrModRM},                                                                  // 1319 sttilecfg
+	{name: 759, attr: attrModRM},                                                                                                                                                                                                              // 1320 tilerelease
+	{name: 761, ops: [6]operand{opEReg | accRead}, attr: attrModRM},                                                                                                                                                                           // 1321 tilezero
+	{name: 757, ops: [6]operand{opEReg | accRead, opM | accRead}, attr: attrModRM | attrSIB},                                                                                                                                                  // 1322 tileloaddrst1
+	{name: 756, ops: [6]operand{opEReg | accRead, opM | accRead}, attr: attrModRM | attrSIB},                                                                                                                                                  // 1323 tileloaddrs
+	{name: 758, ops: [6]operand{opM | accRead, opEReg | accRead}, attr: attrModRM | attrSIB},                                                                                                                                                  // 1324 tileloaddt1
+	{name: 760, ops: [6]operand{opM | accWrite, opEReg | accRead}, attr: attrModRM | attrSIB},                                                                                                                                                 // 1325 tilestored
+	{name: 755, ops: [6]operand{opM | accRead, opEReg | accRead}, attr: attrModRM | attrSIB},                                                                                                                                                  // 1326 tileloadd
+	{name: 1277, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV},                                                                                                                               // 1327 vpdpbuud
+	{name: 1275, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV},                                                                                                                               // 1328 vpdpbusd
+	{name: 1273, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV},                                                                                                                               // 1329 vpdpbsud
+	{name: 1271, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV},                                                                                                                               // 1330 vpdpbssd
+	{name: 1278, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV},                                                                                                                               // 1331 vpdpbuuds
+	{name: 1276, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV},                                                                                                                               // 1332 vpdpbusds
+	{name: 1274, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV},                                                                                                                               // 1333 vpdpbsuds
+	{name: 1272, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV},                                                                                                                               // 1334 vpdpbssds
+	{name: 1279, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV},                                                                                                                               // 1335 vpdpwssd
+	{name: 1280, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV},                                                                                                                               // 1336 vpdpwssds
+	{name: 1230, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                          // 1337 vpbroadcastd
+	{name: 1233, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                          // 1338 vpbroadcastq
+	{name: 818, ops: [6]operand{opXReg | accRead, opM | accRead}, attr: attrModRM},                                                                                                                                                            // 1339 vbroadcasti128
+	{name: 747, ops: [6]operand{opEReg | accRead, opE | accRead, opEV | accRead}, attr: attrModRM | attrVVVV | attrUnique},                                                                                                                    // 1340 tdpbf16ps
+	{name: 752, ops: [6]operand{opEReg | accRead, opE | accRead, opEV | accRead}, attr: attrModRM | attrVVVV | attrUnique},                                                                                                                    // 1341 tdpfp16ps
+	{name: 751, ops: [6]operand{opEReg | accRead, opE | accRead, opEV | accRead}, attr: attrModRM | attrVVVV | attrUnique},                                                                                                                    // 1342 tdpbuud
+	{name: 750, ops: [6]operand{opEReg | accRead, opE | accRead, opEV | accRead}, attr: attrModRM | attrVVVV | attrUnique},                                                                                                                    // 1343 tdpbusd
+	{name: 749, ops: [6]operand{opEReg | accRead, opE | accRead, opEV | accRead}, attr: attrModRM | attrVVVV | attrUnique},                                                                                                                    // 1344 tdpbsud
+	{name: 748, ops: [6]operand{opEReg | accRead, opE | accRead, opEV | accRead}, attr: attrModRM | attrVVVV | attrUnique},                                                                                                                    // 1345 tdpbssd
+	{name: 745, ops: [6]operand{opEReg | accRead, opE | accRead, opEV | accRead}, attr: attrModRM | attrVVVV | attrUnique},                                                                                                                    // 1346 tcmmrlfp16ps
+	{name: 744, ops: [6]operand{opEReg | accRead, opE | accRead, opEV | accRead}, attr: attrModRM | attrVVVV | attrUnique},                                                                                                                    // 1347 tcmmimfp16ps
+	{name: 845, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                           // 1348 vcvtneps2bf16
+	{name: 1229, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                          // 1349 vpbroadcastb
+	{name: 1234, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                          // 1350 vpbroadcastw
+	{name: 1367, ops: [6]operand{opXReg | accRead, opXV | accRead, opM | accRead}, attr: attrModRM | attrVVVV},                                                                                                                                // 1351 vpmaskmovd
+	{name: 1368, ops: [6]operand{opXReg | accRead, opXV | accRead, opM | accRead}, attr: attrModRM | attrVVVV},                                                                                                                                // 1352 vpmaskmovq
+	{name: 1367, ops: [6]operand{opM | accWrite, opXV | accRead, opXReg | accRead}, attr: attrModRM | attrVVVV},                                                                                                                               // 1353 vpmaskmovd
+	{name: 1368, ops: [6]operand{opM | accWrite, opXV | accRead, opXReg | accRead}, attr: attrModRM | attrVVVV},                                                                                                                               // 1354 vpmaskmovq
+	{name: 1319, ops: [6]operand{opXReg | accRead, opXV | accRead, opM | accRead}, attr: attrModRM | attrVVVV | attrVSIB},                                                                                                                     // 1355 vpgatherdd
+	{name: 1320, ops: [6]operand{opXReg | accRead, opXV | accRead, opM | accRead}, attr: attrModRM | attrVVVV | attrVSIB},                                                                                                                     // 1356 vpgatherdq
+	{name: 1321, ops: [6]operand{opXReg | accRead, opXV | accRead, opM | accRead}, attr: attrModRM | attrVVVV | attrVSIB},                                                                                                                     // 1357 vpgatherqd
+	{name: 1322, ops: [6]operand{opXReg | accRead, opXV | accRead, opM | accRead}, attr: attrModRM | attrVVVV | attrVSIB},                                                                                                                     // 1358 vpgatherqq
+	{name: 1077, ops: [6]operand{opXReg | accRead, opXV | accRead, opM | accRead}, attr: attrModRM | attrVVVV | attrVSIB},                                                                                                                     // 1359 vgatherdps
+	{name: 1076, ops: [6]operand{opXReg | accRead, opXV | accRead, opM | accRead}, attr: attrModRM | attrVVVV | attrVSIB},                                                                                                                     // 1360 vgatherdpd
+	{name: 1087, ops: [6]operand{opXReg | accRead, opXV | accRead, opM | accRead}, attr: attrModRM | attrVVVV | attrVSIB},                                                                                                                     // 1361 vgatherqps
+	{name: 1086, ops: [6]operand{opXReg | accRead, opXV | accRead, opM | accRead}, attr: attrModRM | attrVVVV | attrVSIB},                                                                                                                     // 1362 vgatherqpd
+	{name: 978, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrFP},                                                                                                                       // 1363 vfmaddsub132ps
+	{name: 1007, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrFP},                                                                                                                      // 1364 vfmsubadd132ps
+	{name: 954, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrFP},                                                                                                                       // 1365 vfmadd132ps
+	{name: 957, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrFP},                                                                                                                       // 1366 vfmadd132ss
+	{name: 989, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrFP},                                                                                                                       // 1367 vfmsub132ps
+	{name: 992, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrFP},                                                                                                                       // 1368 vfmsub132ss
+	{name: 1024, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrFP},                                                                                                                      // 1369 vfnmadd132ps
+	{name: 1027, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrFP},                                                                                                                      // 1370 vfnmadd132ss
+	{name: 1046, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrFP},                                                                                                                      // 1371 vfnmsub132ps
+	{name: 1049, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrFP},                                                                                                                      // 1372 vfnmsub132ss
+	{name: 976, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrFP},                                                                                                                       // 1373 vfmaddsub132pd
+	{name: 1005, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrFP},                                                                                                                      // 1374 vfmsubadd132pd
+	{name: 952, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrFP},                                                                                                                       // 1375 vfmadd132pd
+	{name: 955, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrFP},                                                                                                                       // 1376 vfmadd132sd
+	{name: 987, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrFP},                                                                                                                       // 1377 vfmsub132pd
+	{name: 990, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrFP},                                                                                                                       // 1378 vfmsub132sd
+	{name: 1022, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrFP},                                                                                                                      // 1379 vfnmadd132pd
+	{name: 1025, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrFP},                                                                                                                      // 1380 vfnmadd132sd
+	{name: 1044, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrFP},                                                                                                                      // 1381 vfnmsub132pd
+	{name: 1047, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrFP},                                                                                                                      // 1382 vfnmsub132sd
+	{name: 981, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrFP},                                                                                                                       // 1383 vfmaddsub213ps
+	{name: 1010, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrFP},                                                                                                                      // 1384 vfmsubadd213ps
+	{name: 960, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrFP},                                                                                                                       // 1385 vfmadd213ps
+	{name: 963, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrFP},                                                                                                                       // 1386 vfmadd213ss
+	{name: 995, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrFP},                                                                                                                       // 1387 vfmsub213ps
+	{name: 998, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrFP},                                                                                                                       // 1388 vfmsub213ss
+	{name: 1030, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrFP},                                                                                                                      // 1389 vfnmadd213ps
+	{name: 1033, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrFP},                                                                                                                      // 1390 vfnmadd213ss
+	{name: 1052, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrFP},                                                                                                                      // 1391 vfnmsub213ps
+	{name: 1055, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrFP},                                                                                                                      // 1392 vfnmsub213ss
+	{name: 979, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrFP},                                                                                                                       // 1393 vfmaddsub213pd
+	{name: 1008, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrFP},                                                                                                                      // 1394 vfmsubadd213pd
+	{name: 958, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrFP},                                                                                                                       // 1395 vfmadd213pd
+	{name: 961, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrFP},                                                                                                                       // 1396 vfmadd213sd
+	{name: 993, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrFP},                                                                                                                       // 1397 vfmsub213pd
+	{name: 996, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrFP},                                                                                                                       // 1398 vfmsub213sd
+	{name: 1028, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrFP},                                                                                                                      // 1399 vfnmadd213pd
+	{name: 1031, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrFP},                                                                                                                      // 1400 vfnmadd213sd
+	{name: 1050, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrFP},                                                                                                                      // 1401 vfnmsub213pd
+	{name: 1053, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrFP},                                                                                                                      // 1402 vfnmsub213sd
+	{name: 984, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrFP},                                                                                                                       // 1403 vfmaddsub231ps
+	{name: 1013, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrFP},                                                                                                                      // 1404 vfmsubadd231ps
+	{name: 966, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrFP},                                                                                                                       // 1405 vfmadd231ps
+	{name: 969, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrFP},                                                                                                                       // 1406 vfmadd231ss
+	{name: 1001, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrFP},                                                                                                                      // 1407 vfmsub231ps
+	{name: 1004, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrFP},                                                                                                                      // 1408 vfmsub231ss
+	{name: 1036, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrFP},                                                                                                                      // 1409 vfnmadd231ps
+	{name: 1039, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrFP},                                                                                                                      // 1410 vfnmadd231ss
+	{name: 1058, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrFP},                                                                                                                      // 1411 vfnmsub231ps
+	{name: 1061, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrFP},                                                                                                                      // 1412 vfnmsub231ss
+	{name: 982, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrFP},                                                                                                                       // 1413 vfmaddsub231pd
+	{name: 1011, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrFP},                                                                                                                      // 1414 vfmsubadd231pd
+	{name: 964, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrFP},                                                                                                                       // 1415 vfmadd231pd
+	{name: 967, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrFP},                                                                                                                       // 1416 vfmadd231sd
+	{name: 999, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrFP},                                                                                                                       // 1417 vfmsub231pd
+	{name: 1002, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrFP},                                                                                                                      // 1418 vfmsub231sd
+	{name: 1034, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrFP},                                                                                                                      // 1419 vfnmadd231pd
+	{name: 1037, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrFP},                                                                                                                      // 1420 vfnmadd231sd
+	{name: 1056, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrFP},                                                                                                                      // 1421 vfnmsub231pd
+	{name: 1059, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrFP},                                                                                                                      // 1422 vfnmsub231sd
+	{name: 844, ops: [6]operand{opXReg | accRead, opM | accRead}, attr: attrModRM},                                                                                                                                                            // 1423 vcvtneoph2ps
+	{name: 842, ops: [6]operand{opXReg | accRead, opM | accRead}, attr: attrModRM},                                                                                                                                                            // 1424 vcvtneeph2ps
+	{name: 841, ops: [6]operand{opXReg | accRead, opM | accRead}, attr: attrModRM},                                                                                                                                                            // 1425 vcvtneebf162ps
+	{name: 843, ops: [6]operand{opXReg | accRead, opM | accRead}, attr: attrModRM},                                                                                                                                                            // 1426 vcvtneobf162ps
+	{name: 805, ops: [6]operand{opXReg | accRead, opM | accRead}, attr: attrModRM},                                                                                                                                                            // 1427 vbcstnesh2ps
+	{name: 804, ops: [6]operand{opXReg | accRead, opM | accRead}, attr: attrModRM},                                                                                                                                                            // 1428 vbcstnebf162ps
+	{name: 1364, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV},                                                                                                                               // 1429 vpmadd52luq
+	{name: 1363, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV},                                                                                                                               // 1430 vpmadd52huq
+	{name: 1600, ops: [6]operand{opXReg | accRead, opXV | accRead, opX | accRead}, attr: attrModRM | attrVVVV},                                                                                                                                // 1431 vsha512rnds2
+	{name: 1598, ops: [6]operand{opXReg | accRead, opX | accRead}, attr: attrModRM},                                                                                                                                                           // 1432 vsha512msg1
+	{name: 1599, ops: [6]operand{opXReg | accRead, opX | accRead}, attr: attrModRM},                                                                                                                                                           // 1433 vsha512msg2
+	{name: 1102, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV},                                                                                                                               // 1434 vgf2p8mulb
+	{name: 1285, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV},                                                                                                                               // 1435 vpdpwuud
+	{name: 1283, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV},                                                                                                                               // 1436 vpdpwusd
+	{name: 1281, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV},                                                                                                                               // 1437 vpdpwsud
+	{name: 1286, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV},                                                                                                                               // 1438 vpdpwuuds
+	{name: 1284, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV},                                                                                                                               // 1439 vpdpwusds
+	{name: 1282, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV},                                                                                                                               // 1440 vpdpwsuds
+	{name: 1607, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV},                                                                                                                               // 1441 vsm3msg1
+	{name: 1608, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV},                                                                                                                               // 1442 vsm3msg2
+	{name: 1610, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV},                                                                                                                               // 1443 vsm4key4
+	{name: 1611, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV},                                                                                                                               // 1444 vsm4rnds4
+	{name: 796, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                           // 1445 vaesimc
+	{name: 794, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV},                                                                                                                                // 1446 vaesenc
+	{name: 795, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV},                                                                                                                                // 1447 vaesenclast
+	{name: 792, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV},                                                                                                                                // 1448 vaesdec
+	{name: 793, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV},                                                                                                                                // 1449 vaesdeclast
+	{name: 118, ops: [6]operand{opM | accRead | accWrite, opReg | szY | accRead | accWrite, opV | szY | accRead}, attr: attrModRM | attrVVVV, flags: 1},                                                                                       // 1450 cmpoxadd
+	{name: 114, ops: [6]operand{opM | accRead | accWrite, opReg | szY | accRead | accWrite, opV | szY | accRead}, attr: attrModRM | attrVVVV, flags: 1},                                                                                       // 1451 cmpnoxadd
+	{name: 107, ops: [6]operand{opM | accRead | accWrite, opReg | szY | accRead | accWrite, opV | szY | accRead}, attr: attrModRM | attrVVVV, flags: 1},                                                                                       // 1452 cmpbxadd
+	{name: 111, ops: [6]operand{opM | accRead | accWrite, opReg | szY | accRead | accWrite, opV | szY | accRead}, attr: attrModRM | attrVVVV, flags: 1},                                                                                       // 1453 cmpnbxadd
+	{name: 129, ops: [6]operand{opM | accRead | accWrite, opReg | szY | accRead | accWrite, opV | szY | accRead}, attr: attrModRM | attrVVVV, flags: 1},                                                                                       // 1454 cmpzxadd
+	{name: 117, ops: [6]operand{opM | accRead | accWrite, opReg | szY | accRead | accWrite, opV | szY | accRead}, attr: attrModRM | attrVVVV, flags: 1},                                                                                       // 1455 cmpnzxadd
+	{name: 106, ops: [6]operand{opM | accRead | accWrite, opReg | szY | accRead | accWrite, opV | szY | accRead}, attr: attrModRM | attrVVVV, flags: 1},                                                                                       // 1456 cmpbexadd
+	{name: 110, ops: [6]operand{opM | accRead | accWrite, opReg | szY | accRead | accWrite, opV | szY | accRead}, attr: attrModRM | attrVVVV, flags: 1},                                                                                       // 1457 cmpnbexadd
+	{name: 125, ops: [6]operand{opM | accRead | accWrite, opReg | szY | accRead | accWrite, opV | szY | accRead}, attr: attrModRM | attrVVVV, flags: 1},                                                                                       // 1458 cmpsxadd
+	{name: 116, ops: [6]operand{opM | accRead | accWrite, opReg | szY | accRead | accWrite, opV | szY | accRead}, attr: attrModRM | attrVVVV, flags: 1},                                                                                       // 1459 cmpnsxadd
+	{name: 121, ops: [6]operand{opM | accRead | accWrite, opReg | szY | accRead | accWrite, opV | szY | accRead}, attr: attrModRM | attrVVVV, flags: 1},                                                                                       // 1460 cmppxadd
+	{name: 115, ops: [6]operand{opM | accRead | accWrite, opReg | szY | accRead | accWrite, opV | szY | accRead}, attr: attrModRM | attrVVVV, flags: 1},                                                                                       // 1461 cmpnpxadd
+	{name: 109, ops: [6]operand{opM | accRead | accWrite, opReg | szY | accRead | accWrite, opV | szY | accRead}, attr: attrModRM | attrVVVV, flags: 1},                                                                                       // 1462 cmplxadd
+	{name: 113, ops: [6]operand{opM | accRead | accWrite, opReg | szY | accRead | accWrite, opV | szY | accRead}, attr: attrModRM | attrVVVV, flags: 1},                                                                                       // 1463 cmpnlxadd
+	{name: 108, ops: [6]operand{opM | accRead | accWrite, opReg | szY | accRead | accWrite, opV | szY | accRead}, attr: attrModRM | attrVVVV, flags: 1},                                                                                       // 1464 cmplexadd
+	{name: 112, ops: [6]operand{opM | accRead | accWrite, opReg | szY | accRead | accWrite, opV | szY | accRead}, attr: attrModRM | attrVVVV, flags: 1},                                                                                       // 1465 cmpnlexadd
+	{name: 32, ops: [6]operand{opReg | szY | accWrite, opV | szY | accRead, opRM | szY | accRead}, attr: attrModRM | attrVVVV, flags: 49},                                                                                                     // 1466 andn
+	{name: 54, ops: [6]operand{opV | szY | accWrite, opRM | szY | accRead}, attr: attrModRM | attrVVVV, flags: 50},                                                                                                                            // 1467 blsr
+	{name: 53, ops: [6]operand{opV | szY | accWrite, opRM | szY | accRead}, attr: attrModRM | attrVVVV, flags: 51},                                                                                                                            // 1468 blsmsk
+	{name: 51, ops: [6]operand{opV | szY | accWrite, opRM | szY | accRead}, attr: attrModRM | attrVVVV, flags: 50},                                                                                                                            // 1469 blsi
+	{name: 70, ops: [6]operand{opReg | szY | accWrite, opRM | szY | accRead, opV | szY | accRead}, attr: attrModRM | attrVVVV, flags: 52},                                                                                                     // 1470 bzhi
+	{name: 515, ops: [6]operand{opReg | szY | accWrite, opV | szY | accRead, opRM | szY | accRead}, attr: attrModRM | attrVVVV},                                                                                                               // 1471 pext
+	{name: 514, ops: [6]operand{opReg | szY | accWrite, opV | szY | accRead, opRM | szY | accRead}, attr: attrModRM | attrVVVV},                                                                                                               // 1472 pdep
+	{name: 465, ops: [6]operand{opReg | szY | accWrite, opV | szY | accWrite, opRM | szY | accRead, opFixed | szY | 2<<opFixedShift | accRead}, attr: attrModRM | attrVVVV},                                                                   // 1473 mulx
+	{name: 40, ops: [6]operand{opReg | szY | accWrite, opRM | szY | accRead, opV | szY | accRead}, attr: attrModRM | attrVVVV, flags: 53},                                                                                                     // 1474 bextr
+	{name: 708, ops: [6]operand{opReg | szY | accWrite, opRM | szY | accRead, opV | szY | accRead}, attr: attrModRM | attrVVVV},                                                                                                               // 1475 shlx
+	{name: 671, ops: [6]operand{opReg | szY | accWrite, opRM | szY | accRead, opV | szY | accRead}, attr: attrModRM | attrVVVV},                                                                                                               // 1476 sarx
+	{name: 711, ops: [6]operand{opReg | szY | accWrite, opRM | szY | accRead, opV | szY | accRead}, attr: attrModRM | attrVVVV},                                                                                                               // 1477 shrx
+	{name: 1303, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM, imm: imm8},                                                                                                                                               // 1478 vpermq
+	{name: 1301, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM, imm: imm8},                                                                                                                                               // 1479 vpermpd
+	{name: 1222, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV, imm: imm8},                                                                                                                    // 1480 vpblendd
+	{name: 1300, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM, imm: imm8},                                                                                                                                               // 1481 vpermilps
+	{name: 1299, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM, imm: imm8},                                                                                                                                               // 1482 vpermilpd
+	{name: 1287, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV, imm: imm8},                                                                                                                    // 1483 vperm2f128
+	{name: 1565, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrFP, imm: imm8},                                                                                                                                      // 1484 vroundps
+	{name: 1564, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrFP, imm: imm8},                                                                                                                                      // 1485 vroundpd
+	{name: 1567, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrFP, imm: imm8},                                                                                                           // 1486 vroundss
+	{name: 1566, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrFP, imm: imm8},                                                                                                           // 1487 vroundsd
+	{name: 809, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV, imm: imm8},                                                                                                                     // 1488 vblendps
+	{name: 808, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV, imm: imm8},                                                                                                                     // 1489 vblendpd
+	{name: 1228, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV, imm: imm8},                                                                                                                    // 1490 vpblendw
+	{name: 1213, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV, imm: imm8},                                                                                                                    // 1491 vpalignr
+	{name: 1315, ops: [6]operand{opRM | sz32 | accWrite, opXReg | accRead}, attr: attrModRM, imm: imm8},                                                                                                                                       // 1492 vpextrb
+	{name: 1318, ops: [6]operand{opRM | sz32 | accWrite, opXReg | accRead}, attr: attrModRM, imm: imm8},                                                                                                                                       // 1493 vpextrw
+	{name: 943, ops: [6]operand{opRM | sz32 | accWrite, opXReg | accRead}, attr: attrModRM, imm: imm8},                                                                                                                                        // 1494 vextractps
+	{name: 1316, ops: [6]operand{opRM | szY | accWrite, opXReg | accRead}, attr: attrModRM, imm: imm8},                                                                                                                                        // 1495 vpextrd
+	{name: 1317, ops: [6]operand{opRM | szY | accWrite, opXReg | accRead}, attr: attrModRM, imm: imm8},                                                                                                                                        // 1496 vpextrq
+	{name: 1107, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV, imm: imm8},                                                                                                                    // 1497 vinsertf128
+	{name: 933, ops: [6]operand{opXM | accWrite, opXReg | accRead}, attr: attrModRM, imm: imm8},                                                                                                                                               // 1498 vextractf128
+	{name: 863, ops: [6]operand{opXM | accWrite, opXReg | accRead}, attr: attrModRM | attrFP, imm: imm8},                                                                                                                                      // 1499 vcvtps2ph
+	{name: 1345, ops: [6]operand{opXReg | accRead, opXV | accRead, opRM | sz32 | accRead}, attr: attrModRM | attrVVVV, imm: imm8},                                                                                                             // 1500 vpinsrb
+	{name: 1117, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV, imm: imm8},                                                                                                                    // 1501 vinsertps
+	{name: 1346, ops: [6]operand{opXReg | accRead, opXV | accRead, opRM | szY | accRead}, attr: attrModRM | attrVVVV, imm: imm8},                                                                                                              // 1502 vpinsrd
+	{name: 1347, ops: [6]operand{opXReg | accRead, opXV | accRead, opRM | szY | accRead}, attr: attrModRM | attrVVVV, imm: imm8},                                                                                                              // 1503 vpinsrq
+	{name: 360, ops: [6]operand{opEReg | accRead, opE | accRead}, attr: attrModRM, imm: imm8},                                                                                                                                                 // 1504 kshiftrb
+	{name: 363, ops: [6]operand{opEReg | accRead, opE | accRead}, attr: attrModRM, imm: imm8},                                                                                                                                                 // 1505 kshiftrw
+	{name: 361, ops: [6]operand{opEReg | accRead, opE | accRead}, attr: attrModRM, imm: imm8},                                                                                                                                                 // 1506 kshiftrd
+	{name: 362, ops: [6]operand{opEReg | accRead, opE | accRead}, attr: attrModRM, imm: imm8},                                                                                                                                                 // 1507 kshiftrq
+	{name: 356, ops: [6]operand{opEReg | accRead, opE | accRead}, attr: attrModRM, imm: imm8},                                                                                                                                                 // 1508 kshiftlb
+	{name: 359, ops: [6]operand{opEReg | accRead, opE | accRead}, attr: attrModRM, imm: imm8},                                                                                                                                                 // 1509 kshiftlw
+	{name: 357, ops: [6]operand{opEReg | accRead, opE | accRead}, attr: attrModRM, imm: imm8},                                                                                                                                                 // 1510 kshiftld
+	{name: 358, ops: [6]operand{opEReg | accRead, opE | accRead}, attr: attrModRM, imm: imm8},                                                                                                                                                 // 1511 kshiftlq
+	{name: 1112, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV, imm: imm8},                                                                                                                    // 1512 vinserti128
+	{name: 938, ops: [6]operand{opXM | accWrite, opXReg | accRead}, attr: attrModRM, imm: imm8},                                                                                                                                               // 1513 vextracti128
+	{name: 926, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrFP, imm: imm8},                                                                                                            // 1514 vdpps
+	{name: 925, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrFP, imm: imm8},                                                                                                            // 1515 vdppd
+	{name: 1175, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV, imm: imm8},                                                                                                                    // 1516 vmpsadbw
+	{name: 1235, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV, imm: imm8},                                                                                                                    // 1517 vpclmulqdq
+	{name: 1288, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV, imm: imm8},                                                                                                                    // 1518 vperm2i128
+	{name: 1298, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV, imm: imm8},                                                                                                                    // 1519 vpermil2ps
+	{name: 1297, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV, imm: imm8},                                                                                                                    // 1520 vpermil2pd
+	{name: 811, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV, imm: imm8},                                                                                                                     // 1521 vblendvps
+	{name: 810, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV, imm: imm8},                                                                                                                     // 1522 vblendvpd
+	{name: 1227, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV, imm: imm8},                                                                                                                    // 1523 vpblendvb
+	{name: 986, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrFP, imm: imm8},                                                                                                            // 1524 vfmaddsubps
+	{name: 985, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrFP, imm: imm8},                                                                                                            // 1525 vfmaddsubpd
+	{name: 1015, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrFP, imm: imm8},                                                                                                           // 1526 vfmsubaddps
+	{name: 1014, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrFP, imm: imm8},                                                                                                           // 1527 vfmsubaddpd
+	{name: 1244, ops: [6]operand{opXReg | accRead, opXM | accRead, opFixed | szY | 0<<opFixedShift | accRead, opFixed | szY | 2<<opFixedShift | accRead}, attr: attrModRM, flags: 30, imm: imm8},                                              // 1528 vpcmpestrm
+	{name: 1243, ops: [6]operand{opXReg | accRead, opXM | accRead, opFixed | szY | 0<<opFixedShift | accRead, opFixed | szY | 2<<opFixedShift | accRead, opFixed | sz32 | 1<<opFixedShift | accWrite}, attr: attrModRM, flags: 30, imm: imm8}, // 1529 vpcmpestri
+	{name: 1250, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM, flags: 30, imm: imm8},                                                                                                                                    // 1530 vpcmpistrm
+	{name: 1249, ops: [6]operand{opXReg | accRead, opXM | accRead, opFixed | sz32 | 1<<opFixedShift | accWrite}, attr: attrModRM, flags: 30, imm: imm8},                                                                                       // 1531 vpcmpistri
+	{name: 973, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrFP, imm: imm8},                                                                                                            // 1532 vfmaddps
+	{name: 972, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrFP, imm: imm8},                                                                                                            // 1533 vfmaddpd
+	{name: 975, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrFP, imm: imm8},                                                                                                            // 1534 vfmaddss
+	{name: 974, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrFP, imm: imm8},                                                                                                            // 1535 vfmaddsd
+	{name: 1017, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrFP, imm: imm8},                                                                                                           // 1536 vfmsubps
+	{name: 1016, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrFP, imm: imm8},                                                                                                           // 1537 vfmsubpd
+	{name: 1019, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrFP, imm: imm8},                                                                                                           // 1538 vfmsubss
+	{name: 1018, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrFP, imm: imm8},                                                                                                           // 1539 vfmsubsd
+	{name: 1041, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrFP, imm: imm8},                                                                                                           // 1540 vfnmaddps
+	{name: 1040, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrFP, imm: imm8},                                                                                                           // 1541 vfnmaddpd
+	{name: 1043, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrFP, imm: imm8},                                                                                                           // 1542 vfnmaddss
+	{name: 1042, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrFP, imm: imm8},                                                                                                           // 1543 vfnmaddsd
+	{name: 1063, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrFP, imm: imm8},                                                                                                           // 1544 vfnmsubps
+	{name: 1062, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrFP, imm: imm8},                                                                                                           // 1545 vfnmsubpd
+	{name: 1065, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrFP, imm: imm8},                                                                                                           // 1546 vfnmsubss
+	{name: 1064, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrFP, imm: imm8},                                                                                                           // 1547 vfnmsubsd
+	{name: 1101, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV, imm: imm8},                                                                                                                    // 1548 vgf2p8affineqb
+	{name: 1100, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV, imm: imm8},                                                                                                                    // 1549 vgf2p8affineinvqb
+	{name: 1609, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV, imm: imm8},                                                                                                                    // 1550 vsm3rnds2
+	{name: 797, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM, imm: imm8},                                                                                                                                                // 1551 vaeskeygenassist
+	{name: 659, ops: [6]operand{opReg | szY | accWrite, opRM | szY | accRead}, attr: attrModRM, imm: imm8},                                                                                                                                    // 1552 rorx
+	{name: 778, ops: [6]operand{opR | sz64 | accWrite}, attr: attrModRM | attrPriv, imm: imm32},                                                                                                                                               // 1553 urdmsr
+	{name: 779, ops: [6]operand{opR | sz64 | accRead}, attr: attrModRM | attrPriv, imm: imm32},                                                                                                                                                // 1554 uwrmsr
+	{name: 1358, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV, imm: imm8},                                                                                                                    // 1555 vpmacssww
+	{name: 1357, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV, imm: imm8},                                                                                                                    // 1556 vpmacsswd
+	{name: 1356, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV, imm: imm8},                                                                                                                    // 1557 vpmacssdql
+	{name: 1354, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV, imm: imm8},                                                                                                                    // 1558 vpmacssdd
+	{name: 1355, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV, imm: imm8},                                                                                                                    // 1559 vpmacssdqh
+	{name: 1360, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV, imm: imm8},                                                                                                                    // 1560 vpmacsww
+	{name: 1359, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV, imm: imm8},                                                                                                                    // 1561 vpmacswd
+	{name: 1353, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV, imm: imm8},                                                                                                                    // 1562 vpmacsdql
+	{name: 1351, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV, imm: imm8},                                                                                                                    // 1563 vpmacsdd
+	{name: 1352, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV, imm: imm8},                                                                                                                    // 1564 vpmacsdqh
+	{name: 1236, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV, imm: imm8},                                                                                                                    // 1565 vpcmov
+	{name: 1440, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV, imm: imm8},                                                                                                                    // 1566 vpperm
+	{name: 1361, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV, imm: imm8},                                                                                                                    // 1567 vpmadcsswd
+	{name: 1362, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV, imm: imm8},                                                                                                                    // 1568 vpmadcswd
+	{name: 1449, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM, imm: imm8},                                                                                                                                               // 1569 vprotb
+	{name: 1452, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM, imm: imm8},                                                                                                                                               // 1570 vprotw
+	{name: 1450, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM, imm: imm8},                                                                                                                                               // 1571 vprotd
+	{name: 1451, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM, imm: imm8},                                                                                                                                               // 1572 vprotq
+	{name: 1257, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV, imm: imm8},                                                                                                                    // 1573 vpcomb
+	{name: 1268, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV, imm: imm8},                                                                                                                    // 1574 vpcomw
+	{name: 1258, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV, imm: imm8},                                                                                                                    // 1575 vpcomd
+	{name: 1263, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV, imm: imm8},                                                                                                                    // 1576 vpcomq
+	{name: 1264, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV, imm: imm8},                                                                                                                    // 1577 vpcomub
+	{name: 1267, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV, imm: imm8},                                                                                                                    // 1578 vpcomuw
+	{name: 1265, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV, imm: imm8},                                                                                                                    // 1579 vpcomud
+	{name: 1266, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV, imm: imm8},                                                                                                                    // 1580 vpcomuq
+	{name: 41, ops: [6]operand{opV | szY | accWrite, opRM | szY | accRead}, attr: attrModRM | attrVVVV, flags: 54},                                                                                                                            // 1581 blcfill
+	{name: 50, ops: [6]operand{opV | szY | accWrite, opRM | szY | accRead}, attr: attrModRM | attrVVVV, flags: 54},                                                                                                                            // 1582 blsfill
+	{name: 45, ops: [6]operand{opV | szY | accWrite, opRM | szY | accRead}, attr: attrModRM | attrVVVV, flags: 54},                                                                                                                            // 1583 blcs
+	{name: 765, ops: [6]operand{opV | szY | accWrite, opRM | szY | accRead}, attr: attrModRM | attrVVVV, flags: 54},                                                                                                                           // 1584 tzmsk
+	{name: 43, ops: [6]operand{opV | szY | accWrite, opRM | szY | accRead}, attr: attrModRM | attrVVVV, flags: 54},                                                                                                                            // 1585 blcic
+	{name: 52, ops: [6]operand{opV | szY | accWrite, opRM | szY | accRead}, attr: attrModRM | attrVVVV, flags: 54},                                                                                                                            // 1586 blsic
+	{name: 743, ops: [6]operand{opV | szY | accWrite, opRM | szY | accRead}, attr: attrModRM | attrVVVV, flags: 54},                                                                                                                           // 1587 t1mskc
+	{name: 44, ops: [6]operand{opV | szY | accWrite, opRM | szY | accRead}, attr: attrModRM | attrVVVV, flags: 54},                                                                                                                            // 1588 blcmsk
+	{name: 42, ops: [6]operand{opV | szY | accWrite, opRM | szY | accRead}, attr: attrModRM | attrVVVV, flags: 54},                                                                                                                            // 1589 blci
+	{name: 394, ops: [6]operand{opR | szY | accRead}, attr: attrModRM | attrPriv},                                                                                                                                                             // 1590 llwpcb
+	{name: 717, ops: [6]operand{opR | szY | accWrite}, attr: attrModRM | attrPriv},                                                                                                                                                            // 1591 slwpcb
+	{name: 1073, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrFP},                                                                                                                                                 // 1592 vfrczps
+	{name: 1072, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrFP},                                                                                                                                                 // 1593 vfrczpd
+	{name: 1075, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrFP},                                                                                                                                                 // 1594 vfrczss
+	{name: 1074, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrFP},                                                                                                                                                 // 1595 vfrczsd
+	{name: 1449, ops: [6]operand{opXReg | accRead, opXM | accRead, opXV | accRead}, attr: attrModRM | attrVVVV},                                                                                                                               // 1596 vprotb
+	{name: 1452, ops: [6]operand{opXReg | accRead, opXM | accRead, opXV | accRead}, attr: attrModRM | attrVVVV},                                                                                                                               // 1597 vprotw
+	{name: 1450, ops: [6]operand{opXReg | accRead, opXM | accRead, opXV | accRead}, attr: attrModRM | attrVVVV},                                                                                                                               // 1598 vprotd
+	{name: 1451, ops: [6]operand{opXReg | accRead, opXM | accRead, opXV | accRead}, attr: attrModRM | attrVVVV},                                                                                                                               // 1599 vprotq
+	{name: 1462, ops: [6]operand{opXReg | accRead, opXM | accRead, opXV | accRead}, attr: attrModRM | attrVVVV},                                                                                                                               // 1600 vpshlb
+	{name: 1471, ops: [6]operand{opXReg | accRead, opXM | accRead, opXV | accRead}, attr: attrModRM | attrVVVV},                                                                                                                               // 1601 vpshlw
+	{name: 1463, ops: [6]operand{opXReg | accRead, opXM | accRead, opXV | accRead}, attr: attrModRM | attrVVVV},                                                                                                                               // 1602 vpshld
+	{name: 1470, ops: [6]operand{opXReg | accRead, opXM | accRead, opXV | accRead}, attr: attrModRM | attrVVVV},                                                                                                                               // 1603 vpshlq
+	{name: 1458, ops: [6]operand{opXReg | accRead, opXM | accRead, opXV | accRead}, attr: attrModRM | attrVVVV},                                                                                                                               // 1604 vpshab
+	{name: 1461, ops: [6]operand{opXReg | accRead, opXM | accRead, opXV | accRead}, attr: attrModRM | attrVVVV},                                                                                                                               // 1605 vpshaw
+	{name: 1459, ops: [6]operand{opXReg | accRead, opXM | accRead, opXV | accRead}, attr: attrModRM | attrVVVV},                                                                                                                               // 1606 vpshad
+	{name: 1460, ops: [6]operand{opXReg | accRead, opXM | accRead, opXV | accRead}, attr: attrModRM | attrVVVV},                                                                                                                               // 1607 vpshaq
+	{name: 1325, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                          // 1608 vphaddbw
+	{name: 1323, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                          // 1609 vphaddbd
+	{name: 1324, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                          // 1610 vphaddbq
+	{name: 1336, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                          // 1611 vphaddwd
+	{name: 1337, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                          // 1612 vphaddwq
+	{name: 1327, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                          // 1613 vphadddq
+	{name: 1331, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                          // 1614 vphaddubw
+	{name: 1329, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                          // 1615 vphaddubd
+	{name: 1330, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                          // 1616 vphaddubq
+	{name: 1333, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                          // 1617 vphadduwd
+	{name: 1334, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                          // 1618 vphadduwq
+	{name: 1332, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                          // 1619 vphaddudq
+	{name: 1339, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                          // 1620 vphsubbw
+	{name: 1344, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                          // 1621 vphsubwd
+	{name: 1341, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM},                                                                                                                                                          // 1622 vphsubdq
+	{name: 40, ops: [6]operand{opReg | szY | accWrite, opRM | szY | accRead}, attr: attrModRM, flags: 53, imm: imm32},                                                                                                                         // 1623 bextr
+	{name: 404, ops: [6]operand{opV | szY | accRead, opRM | sz32 | accRead}, attr: attrModRM | attrVVVV, flags: 23, imm: imm32},                                                                                                               // 1624 lwpins
+	{name: 405, ops: [6]operand{opV | szY | accRead, opRM | sz32 | accRead}, attr: attrModRM | attrVVVV, imm: imm32},                                                                                                                          // 1625 lwpval
+	{name: 1173, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrMask | attrZero, scale: scaleVL},                                                                                                                    // 1626 vmovups
+	{name: 1172, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrMask | attrZero, scale: scaleVL},                                                                                                                    // 1627 vmovupd
+	{name: 1171, ops: [6]operand{opXReg | accRead, opM | accRead}, attr: attrModRM | attrMask | attrZero, scale: scale4},                                                                                                                      // 1628 vmovss
+	{name: 1171, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero, scale: scale4},                                                                                          // 1629 vmovss
+	{name: 1167, ops: [6]operand{opXReg | accRead, opM | accRead}, attr: attrModRM | attrMask | attrZero, scale: scale8},                                                                                                                      // 1630 vmovsd
+	{name: 1167, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero, scale: scale8},                                                                                          // 1631 vmovsd
+	{name: 1173, ops: [6]operand{opXM | accWrite, opXReg | accRead}, attr: attrModRM | attrMask | attrZero, scale: scaleVL},                                                                                                                   // 1632 vmovups
+	{name: 1172, ops: [6]operand{opXM | accWrite, opXReg | accRead}, attr: attrModRM | attrMask | attrZero, scale: scaleVL},                                                                                                                   // 1633 vmovupd
+	{name: 1171, ops: [6]operand{opM | accWrite, opXReg | accRead}, attr: attrModRM | attrMask | attrZero, scale: scale4},                                                                                                                     // 1634 vmovss
+	{name: 1171, ops: [6]operand{opXM | accRead, opXV | accRead, opXReg | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero, scale: scale4},                                                                                          // 1635 vmovss
+	{name: 1167, ops: [6]operand{opM | accWrite, opXReg | accRead}, attr: attrModRM | attrMask | attrZero, scale: scale8},                                                                                                                     // 1636 vmovsd
+	{name: 1167, ops: [6]operand{opXM | accRead, opXV | accRead, opXReg | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero, scale: scale8},                                                                                          // 1637 vmovsd
+	{name: 1159, ops: [6]operand{opXReg | accRead, opXV | accRead, opM | accRead}, attr: attrModRM | attrVVVV, scale: scale8},                                                                                                                 // 1638 vmovlps
+	{name: 1154, ops: [6]operand{opXReg | accRead, opXV | accRead, opX | accRead}, attr: attrModRM | attrVVVV},                                                                                                                                // 1639 vmovhlps
+	{name: 1158, ops: [6]operand{opXReg | accRead, opXV | accRead, opM | accRead}, attr: attrModRM | attrVVVV, scale: scale8},                                                                                                                 // 1640 vmovlpd
+	{name: 1170, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrMask | attrZero, scale: scaleVL},                                                                                                                    // 1641 vmovsldup
+	{name: 1145, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrMask | attrZero, scale: scaleDup},                                                                                                                   // 1642 vmovddup
+	{name: 1159, ops: [6]operand{opM | accWrite, opXReg | accRead}, attr: attrModRM, scale: scale8},                                                                                                                                           // 1643 vmovlps
+	{name: 1158, ops: [6]operand{opM | accWrite, opXReg | accRead}, attr: attrModRM, scale: scale8},                                                                                                                                           // 1644 vmovlpd
+	{name: 1633, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero, scale: scaleVL, elem: scale4},                                                                           // 1645 vunpcklps
+	{name: 1631, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero, scale: scaleVL, elem: scale4},                                                                           // 1646 vunpckhps
+	{name: 1632, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero, scale: scaleVL, elem: scale8},                                                                           // 1647 vunpcklpd
+	{name: 1630, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero, scale: scaleVL, elem: scale8},                                                                           // 1648 vunpckhpd
+	{name: 1156, ops: [6]operand{opXReg | accRead, opXV | accRead, opM | accRead}, attr: attrModRM | attrVVVV, scale: scale8},                                                                                                                 // 1649 vmovhps
+	{name: 1157, ops: [6]operand{opXReg | accRead, opXV | accRead, opX | accRead}, attr: attrModRM | attrVVVV},                                                                                                                                // 1650 vmovlhps
+	{name: 1155, ops: [6]operand{opXReg | accRead, opXV | accRead, opM | accRead}, attr: attrModRM | attrVVVV, scale: scale8},                                                                                                                 // 1651 vmovhpd
+	{name: 1169, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrMask | attrZero, scale: scaleVL},                                                                                                                    // 1652 vmovshdup
+	{name: 1156, ops: [6]operand{opM | accWrite, opXReg | accRead}, attr: attrModRM, scale: scale8},                                                                                                                                           // 1653 vmovhps
+	{name: 1155, ops: [6]operand{opM | accWrite, opXReg | accRead}, attr: attrModRM, scale: scale8},                                                                                                                                           // 1654 vmovhpd
+	{name: 1143, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrMask | attrZero, scale: scaleVL},                                                                                                                    // 1655 vmovaps
+	{name: 1142, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrMask | attrZero, scale: scaleVL},                                                                                                                    // 1656 vmovapd
+	{name: 1143, ops: [6]operand{opXM | accWrite, opXReg | accRead}, attr: attrModRM | attrMask | attrZero, scale: scaleVL},                                                                                                                   // 1657 vmovaps
+	{name: 1142, ops: [6]operand{opXM | accWrite, opXReg | accRead}, attr: attrModRM | attrMask | attrZero, scale: scaleVL},                                                                                                                   // 1658 vmovapd
+	{name: 881, ops: [6]operand{opXReg | accRead, opXV | accRead, opRM | szY | accRead}, attr: attrModRM | attrVVVV | attrRound | attrFP, scale: scaleW},                                                                                      // 1659 vcvtsi2ss
+	{name: 879, ops: [6]operand{opXReg | accRead, opXV | accRead, opRM | szY | accRead}, attr: attrModRM | attrVVVV | attrRound | attrFP, scale: scaleW},                                                                                      // 1660 vcvtsi2sd
+	{name: 1165, ops: [6]operand{opM | accWrite, opXReg | accRead}, attr: attrModRM, scale: scaleVL},                                                                                                                                          // 1661 vmovntps
+	{name: 1164, ops: [6]operand{opM | accWrite, opXReg | accRead}, attr: attrModRM, scale: scaleVL},                                                                                                                                          // 1662 vmovntpd
+	{name: 904, ops: [6]operand{opReg | szY | accWrite, opXM | accRead}, attr: attrModRM | attrSAE | attrFP, scale: scale4},                                                                                                                   // 1663 vcvttss2si
+	{name: 900, ops: [6]operand{opReg | szY | accWrite, opXM | accRead}, attr: attrModRM | attrSAE | attrFP, scale: scale8},                                                                                                                   // 1664 vcvttsd2si
+	{name: 884, ops: [6]operand{opReg | szY | accWrite, opXM | accRead}, attr: attrModRM | attrRound | attrFP, scale: scale4},                                                                                                                 // 1665 vcvtss2si
+	{name: 872, ops: [6]operand{opReg | szY | accWrite, opXM | accRead}, attr: attrModRM | attrRound | attrFP, scale: scale8},                                                                                                                 // 1666 vcvtsd2si
+	{name: 1629, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrSAE | attrFP, flags: 30, scale: scale4},                                                                                                             // 1667 vucomiss
+	{name: 834, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrSAE | attrFP, flags: 30, scale: scale4},                                                                                                              // 1668 vcomiss
+	{name: 1627, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrSAE | attrFP, flags: 30, scale: scale8},                                                                                                             // 1669 vucomisd
+	{name: 832, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrSAE | attrFP, flags: 30, scale: scale8},                                                                                                              // 1670 vcomisd
+	{name: 1614, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrMask | attrZero | attrRound | attrFP, scale: scaleVL, elem: scale4},                                                                                 // 1671 vsqrtps
+	{name: 1612, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrMask | attrZero | attrRound | attrFP, scale: scaleVL, elem: scale8},                                                                                 // 1672 vsqrtpd
+	{name: 1617, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero | attrRound | attrFP, scale: scale4},                                                                     // 1673 vsqrtss
+	{name: 1615, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero | attrRound | attrFP, scale: scale8},                                                                     // 1674 vsqrtsd
+	{name: 803, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero, scale: scaleVL, elem: scale4},                                                                            // 1675 vandps
+	{name: 801, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero, scale: scaleVL, elem: scale4},                                                                            // 1676 vandnps
+	{name: 1192, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero, scale: scaleVL, elem: scale4},                                                                           // 1677 vorps
+	{name: 1635, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero, scale: scaleVL, elem: scale4},                                                                           // 1678 vxorps
+	{name: 802, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero, scale: scaleVL, elem: scale8},                                                                            // 1679 vandpd
+	{name: 800, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero, scale: scaleVL, elem: scale8},                                                                            // 1680 vandnpd
+	{name: 1191, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero, scale: scaleVL, elem: scale8},                                                                           // 1681 vorpd
+	{name: 1634, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero, scale: scaleVL, elem: scale8},                                                                           // 1682 vxorpd
+	{name: 786, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero | attrFP | attrRound, scale: scaleVL, elem: scale4},                                                       // 1683 vaddps
+	{name: 1184, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero | attrFP | attrRound, scale: scaleVL, elem: scale4},                                                      // 1684 vmulps
+	{name: 1621, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero | attrFP | attrRound, scale: scaleVL, elem: scale4},                                                      // 1685 vsubps
+	{name: 1135, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero | attrFP | attrSAE, scale: scaleVL, elem: scale4},                                                        // 1686 vminps
+	{name: 920, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero | attrFP | attrRound, scale: scaleVL, elem: scale4},                                                       // 1687 vdivps
+	{name: 1125, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero | attrFP | attrSAE, scale: scaleVL, elem: scale4},                                                        // 1688 vmaxps
+	{name: 784, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero | attrFP | attrRound, scale: scaleVL, elem: scale8},                                                       // 1689 vaddpd
+	{name: 1182, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero | attrFP | attrRound, scale: scaleVL, elem: scale8},                                                      // 1690 vmulpd
+	{name: 1619, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero | attrFP | attrRound, scale: scaleVL, elem: scale8},                                                      // 1691 vsubpd
+	{name: 1133, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero | attrFP | attrSAE, scale: scaleVL, elem: scale8},                                                        // 1692 vminpd
+	{name: 918, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero | attrFP | attrRound, scale: scaleVL, elem: scale8},                                                       // 1693 vdivpd
+	{name: 1123, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero | attrFP | attrSAE, scale: scaleVL, elem: scale8},                                                        // 1694 vmaxpd
+	{name: 789, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero | attrFP | attrRound, scale: scale4},                                                                      // 1695 vaddss
+	{name: 1187, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero | attrFP | attrRound, scale: scale4},                                                                     // 1696 vmulss
+	{name: 1624, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero | attrFP | attrRound, scale: scale4},                                                                     // 1697 vsubss
+	{name: 1138, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero | attrFP | attrSAE, scale: scale4},                                                                       // 1698 vminss
+	{name: 923, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero | attrFP | attrRound, scale: scale4},                                                                      // 1699 vdivss
+	{name: 1128, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero | attrFP | attrSAE, scale: scale4},                                                                       // 1700 vmaxss
+	{name: 787, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero | attrFP | attrRound, scale: scale8},                                                                      // 1701 vaddsd
+	{name: 1185, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero | attrFP | attrRound, scale: scale8},                                                                     // 1702 vmulsd
+	{name: 1622, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero | attrFP | attrRound, scale: scale8},                                                                     // 1703 vsubsd
+	{name: 1136, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero | attrFP | attrSAE, scale: scale8},                                                                       // 1704 vminsd
+	{name: 921, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero | attrFP | attrRound, scale: scale8},                                                                      // 1705 vdivsd
+	{name: 1126, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero | attrFP | attrSAE, scale: scale8},                                                                       // 1706 vmaxsd
+	{name: 862, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrMask | attrZero | attrSAE | attrFP, scale: scaleVL2, elem: scale4},                                                                                   // 1707 vcvtps2pd
+	{name: 848, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrMask | attrZero | attrRound | attrFP, scale: scaleVL, elem: scale8},                                                                                  // 1708 vcvtpd2ps
+	{name: 882, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero | attrSAE | attrFP, scale: scale4},                                                                        // 1709 vcvtss2sd
+	{name: 873, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero | attrRound | attrFP, scale: scale8},                                                                      // 1710 vcvtsd2ss
+	{name: 839, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrMask | attrZero | attrRound | attrFP, scale: scaleVL, elem: scale4},                                                                                  // 1711 vcvtdq2ps
+	{name: 870, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrMask | attrZero | attrRound | attrFP, scale: scaleVL, elem: scale8},                                                                                  // 1712 vcvtqq2ps
+	{name: 861, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrMask | attrZero | attrRound | attrFP, scale: scaleVL, elem: scale4},                                                                                  // 1713 vcvtps2dq
+	{name: 896, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrMask | attrZero | attrSAE | attrFP, scale: scaleVL, elem: scale4},                                                                                    // 1714 vcvttps2dq
+	{name: 1529, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero, scale: scaleVL},                                                                                         // 1715 vpunpcklbw
+	{name: 1532, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero, scale: scaleVL},                                                                                         // 1716 vpunpcklwd
+	{name: 1202, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero, scale: scaleVL},                                                                                         // 1717 vpacksswb
+	{name: 1204, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero, scale: scaleVL},                                                                                         // 1718 vpackuswb
+	{name: 1525, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero, scale: scaleVL},                                                                                         // 1719 vpunpckhbw
+	{name: 1528, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero, scale: scaleVL},                                                                                         // 1720 vpunpckhwd
+	{name: 1530, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero, scale: scaleVL, elem: scale4},                                                                           // 1721 vpunpckldq
+	{name: 1526, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero, scale: scaleVL, elem: scale4},                                                                           // 1722 vpunpckhdq
+	{name: 1201, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero, scale: scaleVL, elem: scale4},                                                                           // 1723 vpackssdw
+	{name: 1245, ops: [6]operand{opEReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask, scale: scaleVL},                                                                                                    // 1724 vpcmpgtb
+	{name: 1248, ops: [6]operand{opEReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask, scale: scaleVL},                                                                                                    // 1725 vpcmpgtw
+	{name: 1246, ops: [6]operand{opEReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask, scale: scaleVL, elem: scale4},                                                                                      // 1726 vpcmpgtd
+	{name: 1531, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero, scale: scaleVL, elem: scale8},                                                                           // 1727 vpunpcklqdq
+	{name: 1527, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero, scale: scaleVL, elem: scale8},                                                                           // 1728 vpunpckhqdq
+	{name: 1144, ops: [6]operand{opXReg | accRead, opRM | szY | accRead}, attr: attrModRM, scale: scaleW},                                                                                                                                     // 1729 vmovd
+	{name: 1166, ops: [6]operand{opXReg | accRead, opRM | szY | accRead}, attr: attrModRM, scale: scaleW},                                                                                                                                     // 1730 vmovq
+	{name: 1147, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrMask | attrZero, scale: scaleVL},                                                                                                                    // 1731 vmovdqa32
+	{name: 1148, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrMask | attrZero, scale: scaleVL},                                                                                                                    // 1732 vmovdqa64
+	{name: 1151, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrMask | attrZero, scale: scaleVL},                                                                                                                    // 1733 vmovdqu32
+	{name: 1152, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrMask | attrZero, scale: scaleVL},                                                                                                                    // 1734 vmovdqu64
+	{name: 1153, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrMask | attrZero, scale: scaleVL},                                                                                                                    // 1735 vmovdqu8
+	{name: 1150, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrMask | attrZero, scale: scaleVL},                                                                                                                    // 1736 vmovdqu16
+	{name: 1480, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrMask | attrZero, imm: imm8, scale: scaleVL, elem: scale4},                                                                                           // 1737 vpshufd
+	{name: 1481, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrMask | attrZero, imm: imm8, scale: scaleVL},                                                                                                         // 1738 vpshufhw
+	{name: 1482, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrMask | attrZero, imm: imm8, scale: scaleVL},                                                                                                         // 1739 vpshuflw
+	{name: 1505, ops: [6]operand{opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero, imm: imm8, scale: scaleVL},                                                                                                // 1740 vpsrlw
+	{name: 1498, ops: [6]operand{opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero, imm: imm8, scale: scaleVL},                                                                                                // 1741 vpsraw
+	{name: 1492, ops: [6]operand{opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero, imm: imm8, scale: scaleVL},                                                                                                // 1742 vpsllw
+	{name: 1445, ops: [6]operand{opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero, imm: imm8, scale: scaleVL, elem: scale4},                                                                                  // 1743 vprord
+	{name: 1441, ops: [6]operand{opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero, imm: imm8, scale: scaleVL, elem: scale4},                                                                                  // 1744 vprold
+	{name: 1499, ops: [6]operand{opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero, imm: imm8, scale: scaleVL, elem: scale4},                                                                                  // 1745 vpsrld
+	{name: 1493, ops: [6]operand{opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero, imm: imm8, scale: scaleVL, elem: scale4},                                                                                  // 1746 vpsrad
+	{name: 1486, ops: [6]operand{opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero, imm: imm8, scale: scaleVL, elem: scale4},                                                                                  // 1747 vpslld
+	{name: 1446, ops: [6]operand{opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero, imm: imm8, scale: scaleVL, elem: scale8},                                                                                  // 1748 vprorq
+	{name: 1442, ops: [6]operand{opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero, imm: imm8, scale: scaleVL, elem: scale8},                                                                                  // 1749 vprolq
+	{name: 1494, ops: [6]operand{opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero, imm: imm8, scale: scaleVL, elem: scale8},                                                                                  // 1750 vpsraq
+	{name: 1501, ops: [6]operand{opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero, imm: imm8, scale: scaleVL, elem: scale8},                                                                                  // 1751 vpsrlq
+	{name: 1488, ops: [6]operand{opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero, imm: imm8, scale: scaleVL, elem: scale8},                                                                                  // 1752 vpsllq
+	{name: 1500, ops: [6]operand{opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV, imm: imm8, scale: scaleVL},                                                                                                                      // 1753 vpsrldq
+	{name: 1487, ops: [6]operand{opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV, imm: imm8, scale: scaleVL},                                                                                                                      // 1754 vpslldq
+	{name: 1239, ops: [6]operand{opEReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask, scale: scaleVL},                                                                                                    // 1755 vpcmpeqb
+	{name: 1242, ops: [6]operand{opEReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask, scale: scaleVL},                                                                                                    // 1756 vpcmpeqw
+	{name: 1240, ops: [6]operand{opEReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask, scale: scaleVL, elem: scale4},                                                                                      // 1757 vpcmpeqd
+	{name: 898, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrMask | attrZero | attrSAE | attrFP, scale: scaleVL, elem: scale4},                                                                                    // 1758 vcvttps2udq
+	{name: 888, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrMask | attrZero | attrSAE | attrFP, scale: scaleVL, elem: scale8},                                                                                    // 1759 vcvttpd2udq
+	{name: 899, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrMask | attrZero | attrSAE | attrFP, scale: scaleVL2, elem: scale4},                                                                                   // 1760 vcvttps2uqq
+	{name: 889, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrMask | attrZero | attrSAE | attrFP, scale: scaleVL, elem: scale8},                                                                                    // 1761 vcvttpd2uqq
+	{name: 905, ops: [6]operand{opReg | szY | accWrite, opXM | accRead}, attr: attrModRM | attrSAE | attrFP, scale: scale4},                                                                                                                   // 1762 vcvttss2usi
+	{name: 901, ops: [6]operand{opReg | szY | accWrite, opXM | accRead}, attr: attrModRM | attrSAE | attrFP, scale: scale8},                                                                                                                   // 1763 vcvttsd2usi
+	{name: 866, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrMask | attrZero | attrRound | attrFP, scale: scaleVL, elem: scale4},                                                                                  // 1764 vcvtps2udq
+	{name: 850, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrMask | attrZero | attrRound | attrFP, scale: scaleVL, elem: scale8},                                                                                  // 1765 vcvtpd2udq
+	{name: 867, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrMask | attrZero | attrRound | attrFP, scale: scaleVL2, elem: scale4},                                                                                 // 1766 vcvtps2uqq
+	{name: 851, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrMask | attrZero | attrRound | attrFP, scale: scaleVL, elem: scale8},                                                                                  // 1767 vcvtpd2uqq
+	{name: 885, ops: [6]operand{opReg | szY | accWrite, opXM | accRead}, attr: attrModRM | attrRound | attrFP, scale: scale4},                                                                                                                 // 1768 vcvtss2usi
+	{name: 874, ops: [6]operand{opReg | szY | accWrite, opXM | accRead}, attr: attrModRM | attrRound | attrFP, scale: scale8},                                                                                                                 // 1769 vcvtsd2usi
+	{name: 897, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrMask | attrZero | attrSAE | attrFP, scale: scaleVL2, elem: scale4},                                                                                   // 1770 vcvttps2qq
+	{name: 887, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrMask | attrZero | attrSAE | attrFP, scale: scaleVL, elem: scale8},                                                                                    // 1771 vcvttpd2qq
+	{name: 906, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrMask | attrZero | attrRound, scale: scaleVL2, elem: scale4},                                                                                          // 1772 vcvtudq2pd
+	{name: 909, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrMask | attrZero | attrRound | attrFP, scale: scaleVL, elem: scale8},                                                                                  // 1773 vcvtuqq2pd
+	{name: 908, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrMask | attrZero | attrRound | attrFP, scale: scaleVL, elem: scale4},                                                                                  // 1774 vcvtudq2ps
+	{name: 911, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrMask | attrZero | attrRound | attrFP, scale: scaleVL, elem: scale8},                                                                                  // 1775 vcvtuqq2ps
+	{name: 865, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrMask | attrZero | attrRound | attrFP, scale: scaleVL2, elem: scale4},                                                                                 // 1776 vcvtps2qq
+	{name: 849, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrMask | attrZero | attrRound | attrFP, scale: scaleVL, elem: scale8},                                                                                  // 1777 vcvtpd2qq
+	{name: 914, ops: [6]operand{opXReg | accRead, opXV | accRead, opRM | szY | accRead}, attr: attrModRM | attrVVVV | attrRound | attrFP, scale: scaleW},                                                                                      // 1778 vcvtusi2ss
+	{name: 912, ops: [6]operand{opXReg | accRead, opXV | accRead, opRM | szY | accRead}, attr: attrModRM | attrVVVV | attrRound | attrFP, scale: scaleW},                                                                                      // 1779 vcvtusi2sd
+	{name: 1144, ops: [6]operand{opRM | szY | accWrite, opXReg | accRead}, attr: attrModRM, scale: scaleW},                                                                                                                                    // 1780 vmovd
+	{name: 1166, ops: [6]operand{opRM | szY | accWrite, opXReg | accRead}, attr: attrModRM, scale: scaleW},                                                                                                                                    // 1781 vmovq
+	{name: 1166, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM, scale: scale8},                                                                                                                                           // 1782 vmovq
+	{name: 1147, ops: [6]operand{opXM | accWrite, opXReg | accRead}, attr: attrModRM | attrMask | attrZero, scale: scaleVL},                                                                                                                   // 1783 vmovdqa32
+	{name: 1148, ops: [6]operand{opXM | accWrite, opXReg | accRead}, attr: attrModRM | attrMask | attrZero, scale: scaleVL},                                                                                                                   // 1784 vmovdqa64
+	{name: 1151, ops: [6]operand{opXM | accWrite, opXReg | accRead}, attr: attrModRM | attrMask | attrZero, scale: scaleVL},                                                                                                                   // 1785 vmovdqu32
+	{name: 1152, ops: [6]operand{opXM | accWrite, opXReg | accRead}, attr: attrModRM | attrMask | attrZero, scale: scaleVL},                                                                                                                   // 1786 vmovdqu64
+	{name: 1153, ops: [6]operand{opXM | accWrite, opXReg | accRead}, attr: attrModRM | attrMask | attrZero, scale: scaleVL},                                                                                                                   // 1787 vmovdqu8
+	{name: 1150, ops: [6]operand{opXM | accWrite, opXReg | accRead}, attr: attrModRM | attrMask | attrZero, scale: scaleVL},                                                                                                                   // 1788 vmovdqu16
+	{name: 828, ops: [6]operand{opEReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrSAE | attrFP, imm: imm8, scale: scaleVL, elem: scale4},                                                         // 1789 vcmpps
+	{name: 826, ops: [6]operand{opEReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrSAE | attrFP, imm: imm8, scale: scaleVL, elem: scale8},                                                         // 1790 vcmppd
+	{name: 831, ops: [6]operand{opEReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrSAE | attrFP, imm: imm8, scale: scale4},                                                                        // 1791 vcmpss
+	{name: 829, ops: [6]operand{opEReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrSAE | attrFP, imm: imm8, scale: scale8},                                                                        // 1792 vcmpsd
+	{name: 1348, ops: [6]operand{opXReg | accRead, opXV | accRead, opRM | sz32 | accRead}, attr: attrModRM | attrVVVV, imm: imm8, scale: scale2},                                                                                              // 1793 vpinsrw
+	{name: 1318, ops: [6]operand{opReg | sz32 | accWrite, opX | accRead}, attr: attrModRM, imm: imm8},                                                                                                                                         // 1794 vpextrw
+	{name: 1606, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero, imm: imm8, scale: scaleVL, elem: scale4},                                                                // 1795 vshufps
+	{name: 1605, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero, imm: imm8, scale: scaleVL, elem: scale8},                                                                // 1796 vshufpd
+	{name: 1505, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero, scale: scale16},                                                                                         // 1797 vpsrlw
+	{name: 1498, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero, scale: scale16},                                                                                         // 1798 vpsraw
+	{name: 1492, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero, scale: scale16},                                                                                         // 1799 vpsllw
+	{name: 1499, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero, scale: scale16},                                                                                         // 1800 vpsrld
+	{name: 1493, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero, scale: scale16},                                                                                         // 1801 vpsrad
+	{name: 1486, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero, scale: scale16},                                                                                         // 1802 vpslld
+	{name: 1501, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero, scale: scale16},                                                                                         // 1803 vpsrlq
+	{name: 1494, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero, scale: scale16},                                                                                         // 1804 vpsraq
+	{name: 1488, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero, scale: scale16},                                                                                         // 1805 vpsllq
+	{name: 1207, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero, scale: scaleVL, elem: scale8},                                                                           // 1806 vpaddq
+	{name: 1430, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero, scale: scaleVL},                                                                                         // 1807 vpmullw
+	{name: 1511, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero, scale: scaleVL},                                                                                         // 1808 vpsubusb
+	{name: 1512, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero, scale: scaleVL},                                                                                         // 1809 vpsubusw
+	{name: 1381, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero, scale: scaleVL},                                                                                         // 1810 vpminub
+	{name: 1210, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero, scale: scaleVL},                                                                                         // 1811 vpaddusb
+	{name: 1211, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero, scale: scaleVL},                                                                                         // 1812 vpaddusw
+	{name: 1373, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero, scale: scaleVL},                                                                                         // 1813 vpmaxub
+	{name: 1166, ops: [6]operand{opXM | accWrite, opXReg | accRead}, attr: attrModRM, scale: scale8},                                                                                                                                          // 1814 vmovq
+	{name: 1215, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero, scale: scaleVL, elem: scale4},                                                                           // 1815 vpandd
+	{name: 1217, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero, scale: scaleVL, elem: scale4},                                                                           // 1816 vpandnd
+	{name: 1438, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero, scale: scaleVL, elem: scale4},                                                                           // 1817 vpord
+	{name: 1534, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero, scale: scaleVL, elem: scale4},                                                                           // 1818 vpxord
+	{name: 1219, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero, scale: scaleVL, elem: scale8},                                                                           // 1819 vpandq
+	{name: 1218, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero, scale: scaleVL, elem: scale8},                                                                           // 1820 vpandnq
+	{name: 1439, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero, scale: scaleVL, elem: scale8},                                                                           // 1821 vporq
+	{name: 1535, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero, scale: scaleVL, elem: scale8},                                                                           // 1822 vpxorq
+	{name: 1220, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero, scale: scaleVL},                                                                                         // 1823 vpavgb
+	{name: 1221, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero, scale: scaleVL},                                                                                         // 1824 vpavgw
+	{name: 1426, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero, scale: scaleVL},                                                                                         // 1825 vpmulhuw
+	{name: 1427, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero, scale: scaleVL},                                                                                         // 1826 vpmulhw
+	{name: 837, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrMask | attrZero | attrRound, scale: scaleVL2, elem: scale4},                                                                                          // 1827 vcvtdq2pd
+	{name: 868, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrMask | attrZero | attrRound | attrFP, scale: scaleVL, elem: scale8},                                                                                  // 1828 vcvtqq2pd
+	{name: 886, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrMask | attrZero | attrSAE | attrFP, scale: scaleVL, elem: scale8},                                                                                    // 1829 vcvttpd2dq
+	{name: 846, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrMask | attrZero | attrRound | attrFP, scale: scaleVL, elem: scale8},                                                                                  // 1830 vcvtpd2dq
+	{name: 1162, ops: [6]operand{opM | accWrite, opXReg | accRead}, attr: attrModRM, scale: scaleVL},                                                                                                                                          // 1831 vmovntdq
+	{name: 1509, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero, scale: scaleVL},                                                                                         // 1832 vpsubsb
+	{name: 1510, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero, scale: scaleVL},                                                                                         // 1833 vpsubsw
+	{name: 1380, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero, scale: scaleVL},                                                                                         // 1834 vpminsw
+	{name: 1208, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero, scale: scaleVL},                                                                                         // 1835 vpaddsb
+	{name: 1209, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero, scale: scaleVL},                                                                                         // 1836 vpaddsw
+	{name: 1372, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero, scale: scaleVL},                                                                                         // 1837 vpmaxsw
+	{name: 1432, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero, scale: scaleVL, elem: scale8},                                                                           // 1838 vpmuludq
+	{name: 1508, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero, scale: scaleVL, elem: scale8},                                                                           // 1839 vpsubq
+	{name: 1366, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero, scale: scaleVL},                                                                                         // 1840 vpmaddwd
+	{name: 1506, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero, scale: scaleVL},                                                                                         // 1841 vpsubb
+	{name: 1513, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero, scale: scaleVL},                                                                                         // 1842 vpsubw
+	{name: 1205, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero, scale: scaleVL},                                                                                         // 1843 vpaddb
+	{name: 1212, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero, scale: scaleVL},                                                                                         // 1844 vpaddw
+	{name: 1453, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV, scale: scaleVL},                                                                                                               // 1845 vpsadbw
+	{name: 1507, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero, scale: scaleVL, elem: scale4},                                                                           // 1846 vpsubd
+	{name: 1206, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero, scale: scaleVL, elem: scale4},                                                                           // 1847 vpaddd
+	{name: 1478, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero, scale: scaleVL},                                                                                         // 1848 vpshufb
+	{name: 1365, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero, scale: scaleVL},                                                                                         // 1849 vpmaddubsw
+	{name: 1425, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero, scale: scaleVL},                                                                                         // 1850 vpmulhrsw
+	{name: 1300, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero, scale: scaleVL, elem: scale4},                                                                           // 1851 vpermilps
+	{name: 1299, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero, scale: scaleVL, elem: scale8},                                                                           // 1852 vpermilpd
+	{name: 1504, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero, scale: scaleVL},                                                                                         // 1853 vpsrlvw
+	{name: 1497, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero, scale: scaleVL},                                                                                         // 1854 vpsravw
+	{name: 1491, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero, scale: scaleVL},                                                                                         // 1855 vpsllvw
+	{name: 1415, ops: [6]operand{opXM | accWrite, opXReg | accRead}, attr: attrModRM | attrMask | attrZero, scale: scaleVL2},                                                                                                                  // 1856 vpmovuswb
+	{name: 1410, ops: [6]operand{opXM | accWrite, opXReg | accRead}, attr: attrModRM | attrMask | attrZero, scale: scaleVL4},                                                                                                                  // 1857 vpmovusdb
+	{name: 1412, ops: [6]operand{opXM | accWrite, opXReg | accRead}, attr: attrModRM | attrMask | attrZero, scale: scaleVL8},                                                                                                                  // 1858 vpmovusqb
+	{name: 1411, ops: [6]operand{opXM | accWrite, opXReg | accRead}, attr: attrModRM | attrMask | attrZero, scale: scaleVL2},                                                                                                                  // 1859 vpmovusdw
+	{name: 1414, ops: [6]operand{opXM | accWrite, opXReg | accRead}, attr: attrModRM | attrMask | attrZero, scale: scaleVL4},                                                                                                                  // 1860 vpmovusqw
+	{name: 1413, ops: [6]operand{opXM | accWrite, opXReg | accRead}, attr: attrModRM | attrMask | attrZero, scale: scaleVL2},                                                                                                                  // 1861 vpmovusqd
+	{name: 854, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrMask | attrZero | attrSAE | attrFP, scale: scaleVL2},                                                                                                 // 1862 vcvtph2ps
+	{name: 1447, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero, scale: scaleVL, elem: scale4},                                                                           // 1863 vprorvd
+	{name: 1443, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero, scale: scaleVL, elem: scale4},                                                                           // 1864 vprolvd
+	{name: 1448, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero, scale: scaleVL, elem: scale8},                                                                           // 1865 vprorvq
+	{name: 1444, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero, scale: scaleVL, elem: scale8},                                                                           // 1866 vprolvq
+	{name: 1302, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero, scale: scaleVL, elem: scale4},                                                                           // 1867 vpermps
+	{name: 1301, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero, scale: scaleVL, elem: scale8},                                                                           // 1868 vpermpd
+	{name: 825, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrMask | attrZero, scale: scale4},                                                                                                                      // 1869 vbroadcastss
+	{name: 813, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrMask | attrZero, scale: scale8},                                                                                                                      // 1870 vbroadcastf32x2
+	{name: 824, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrMask | attrZero, scale: scale8},                                                                                                                      // 1871 vbroadcastsd
+	{name: 814, ops: [6]operand{opXReg | accRead, opM | accRead}, attr: attrModRM | attrMask | attrZero, scale: scale16},                                                                                                                      // 1872 vbroadcastf32x4
+	{name: 816, ops: [6]operand{opXReg | accRead, opM | accRead}, attr: attrModRM | attrMask | attrZero, scale: scale16},                                                                                                                      // 1873 vbroadcastf64x2
+	{name: 815, ops: [6]operand{opXReg | accRead, opM | accRead}, attr: attrModRM | attrMask | attrZero, scale: scale32},                                                                                                                      // 1874 vbroadcastf32x8
+	{name: 817, ops: [6]operand{opXReg | accRead, opM | accRead}, attr: attrModRM | attrMask | attrZero, scale: scale32},                                                                                                                      // 1875 vbroadcastf64x4
+	{name: 1197, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrMask | attrZero, scale: scaleVL},                                                                                                                    // 1876 vpabsb
+	{name: 1200, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrMask | attrZero, scale: scaleVL},                                                                                                                    // 1877 vpabsw
+	{name: 1198, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrMask | attrZero, scale: scaleVL, elem: scale4},                                                                                                      // 1878 vpabsd
+	{name: 1199, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrMask | attrZero, scale: scaleVL, elem: scale8},                                                                                                      // 1879 vpabsq
+	{name: 1406, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrMask | attrZero, scale: scaleVL2},                                                                                                                   // 1880 vpmovsxbw
+	{name: 1404, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrMask | attrZero, scale: scaleVL4},                                                                                                                   // 1881 vpmovsxbd
+	{name: 1405, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrMask | attrZero, scale: scaleVL8},                                                                                                                   // 1882 vpmovsxbq
+	{name: 1408, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrMask | attrZero, scale: scaleVL2},                                                                                                                   // 1883 vpmovsxwd
+	{name: 1409, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrMask | attrZero, scale: scaleVL4},                                                                                                                   // 1884 vpmovsxwq
+	{name: 1407, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrMask | attrZero, scale: scaleVL2},                                                                                                                   // 1885 vpmovsxdq
+	{name: 1403, ops: [6]operand{opXM | accWrite, opXReg | accRead}, attr: attrModRM | attrMask | attrZero, scale: scaleVL2},                                                                                                                  // 1886 vpmovswb
+	{name: 1398, ops: [6]operand{opXM | accWrite, opXReg | accRead}, attr: attrModRM | attrMask | attrZero, scale: scaleVL4},                                                                                                                  // 1887 vpmovsdb
+	{name: 1400, ops: [6]operand{opXM | accWrite, opXReg | accRead}, attr: attrModRM | attrMask | attrZero, scale: scaleVL8},                                                                                                                  // 1888 vpmovsqb
+	{name: 1399, ops: [6]operand{opXM | accWrite, opXReg | accRead}, attr: attrModRM | attrMask | attrZero, scale: scaleVL2},                                                                                                                  // 1889 vpmovsdw
+	{name: 1402, ops: [6]operand{opXM | accWrite, opXReg | accRead}, attr: attrModRM | attrMask | attrZero, scale: scaleVL4},                                                                                                                  // 1890 vpmovsqw
+	{name: 1401, ops: [6]operand{opXM | accWrite, opXReg | accRead}, attr: attrModRM | attrMask | attrZero, scale: scaleVL2},                                                                                                                  // 1891 vpmovsqd
+	{name: 1517, ops: [6]operand{opEReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask, scale: scaleVL},                                                                                                    // 1892 vptestmb
+	{name: 1521, ops: [6]operand{opEReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask, scale: scaleVL},                                                                                                    // 1893 vptestnmb
+	{name: 1520, ops: [6]operand{opEReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask, scale: scaleVL},                                                                                                    // 1894 vptestmw
+	{name: 1524, ops: [6]operand{opEReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask, scale: scaleVL},                                                                                                    // 1895 vptestnmw
+	{name: 1518, ops: [6]operand{opEReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask, scale: scaleVL, elem: scale4},                                                                                      // 1896 vptestmd
+	{name: 1522, ops: [6]operand{opEReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask, scale: scaleVL, elem: scale4},                                                                                      // 1897 vptestnmd
+	{name: 1519, ops: [6]operand{opEReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask, scale: scaleVL, elem: scale8},                                                                                      // 1898 vptestmq
+	{name: 1523, ops: [6]operand{opEReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask, scale: scaleVL, elem: scale8},                                                                                      // 1899 vptestnmq
+	{name: 1424, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero, scale: scaleVL, elem: scale8},                                                                           // 1900 vpmuldq
+	{name: 1389, ops: [6]operand{opXReg | accRead, opE | accRead}, attr: attrModRM},                                                                                                                                                           // 1901 vpmovm2b
+	{name: 1392, ops: [6]operand{opXReg | accRead, opE | accRead}, attr: attrModRM},                                                                                                                                                           // 1902 vpmovm2w
+	{name: 1241, ops: [6]operand{opEReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask, scale: scaleVL, elem: scale8},                                                                                      // 1903 vpcmpeqq
+	{name: 1385, ops: [6]operand{opEReg | accRead, opX | accRead}, attr: attrModRM},                                                                                                                                                           // 1904 vpmovb2m
+	{name: 1416, ops: [6]operand{opEReg | accRead, opX | accRead}, attr: attrModRM},                                                                                                                                                           // 1905 vpmovw2m
+	{name: 1163, ops: [6]operand{opXReg | accRead, opM | accRead}, attr: attrModRM, scale: scaleVL},                                                                                                                                           // 1906 vmovntdqa
+	{name: 1231, ops: [6]operand{opXReg | accRead, opE | accRead}, attr: attrModRM},                                                                                                                                                           // 1907 vpbroadcastmb2q
+	{name: 1203, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero, scale: scaleVL, elem: scale4},                                                                           // 1908 vpackusdw
+	{name: 1582, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero | attrRound | attrFP, scale: scaleVL, elem: scale4},                                                      // 1909 vscalefps
+	{name: 1580, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero | attrRound | attrFP, scale: scaleVL, elem: scale8},                                                      // 1910 vscalefpd
+	{name: 1585, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero | attrRound | attrFP, scale: scale4},                                                                     // 1911 vscalefss
+	{name: 1583, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero | attrRound | attrFP, scale: scale8},                                                                     // 1912 vscalefsd
+	{name: 1420, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrMask | attrZero, scale: scaleVL2},                                                                                                                   // 1913 vpmovzxbw
+	{name: 1418, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrMask | attrZero, scale: scaleVL4},                                                                                                                   // 1914 vpmovzxbd
+	{name: 1419, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrMask | attrZero, scale: scaleVL8},                                                                                                                   // 1915 vpmovzxbq
+	{name: 1422, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrMask | attrZero, scale: scaleVL2},                                                                                                                   // 1916 vpmovzxwd
+	{name: 1423, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrMask | attrZero, scale: scaleVL4},                                                                                                                   // 1917 vpmovzxwq
+	{name: 1421, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrMask | attrZero, scale: scaleVL2},                                                                                                                   // 1918 vpmovzxdq
+	{name: 1417, ops: [6]operand{opXM | accWrite, opXReg | accRead}, attr: attrModRM | attrMask | attrZero, scale: scaleVL2},                                                                                                                  // 1919 vpmovwb
+	{name: 1387, ops: [6]operand{opXM | accWrite, opXReg | accRead}, attr: attrModRM | attrMask | attrZero, scale: scaleVL4},                                                                                                                  // 1920 vpmovdb
+	{name: 1395, ops: [6]operand{opXM | accWrite, opXReg | accRead}, attr: attrModRM | attrMask | attrZero, scale: scaleVL8},                                                                                                                  // 1921 vpmovqb
+	{name: 1388, ops: [6]operand{opXM | accWrite, opXReg | accRead}, attr: attrModRM | attrMask | attrZero, scale: scaleVL2},                                                                                                                  // 1922 vpmovdw
+	{name: 1397, ops: [6]operand{opXM | accWrite, opXReg | accRead}, attr: attrModRM | attrMask | attrZero, scale: scaleVL4},                                                                                                                  // 1923 vpmovqw
+	{name: 1396, ops: [6]operand{opXM | accWrite, opXReg | accRead}, attr: attrModRM | attrMask | attrZero, scale: scaleVL2},                                                                                                                  // 1924 vpmovqd
+	{name: 1290, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero, scale: scaleVL, elem: scale4},                                                                           // 1925 vpermd
+	{name: 1303, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero, scale: scaleVL, elem: scale8},                                                                           // 1926 vpermq
+	{name: 1247, ops: [6]operand{opEReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask, scale: scaleVL, elem: scale8},                                                                                      // 1927 vpcmpgtq
+	{name: 1377, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero, scale: scaleVL},                                                                                         // 1928 vpminsb
+	{name: 1384, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero, scale: scaleVL},                                                                                         // 1929 vpminuw
+	{name: 1369, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero, scale: scaleVL},                                                                                         // 1930 vpmaxsb
+	{name: 1376, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero, scale: scaleVL},                                                                                         // 1931 vpmaxuw
+	{name: 1390, ops: [6]operand{opXReg | accRead, opE | accRead}, attr: attrModRM},                                                                                                                                                           // 1932 vpmovm2d
+	{name: 1391, ops: [6]operand{opXReg | accRead, opE | accRead}, attr: attrModRM},                                                                                                                                                           // 1933 vpmovm2q
+	{name: 1378, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero, scale: scaleVL, elem: scale4},                                                                           // 1934 vpminsd
+	{name: 1382, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero, scale: scaleVL, elem: scale4},                                                                           // 1935 vpminud
+	{name: 1370, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero, scale: scaleVL, elem: scale4},                                                                           // 1936 vpmaxsd
+	{name: 1374, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero, scale: scaleVL, elem: scale4},                                                                           // 1937 vpmaxud
+	{name: 1379, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero, scale: scaleVL, elem: scale8},                                                                           // 1938 vpminsq
+	{name: 1383, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero, scale: scaleVL, elem: scale8},                                                                           // 1939 vpminuq
+	{name: 1371, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero, scale: scaleVL, elem: scale8},                                                                           // 1940 vpmaxsq
+	{name: 1375, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero, scale: scaleVL, elem: scale8},                                                                           // 1941 vpmaxuq
+	{name: 1386, ops: [6]operand{opEReg | accRead, opX | accRead}, attr: attrModRM},                                                                                                                                                           // 1942 vpmovd2m
+	{name: 1394, ops: [6]operand{opEReg | accRead, opX | accRead}, attr: attrModRM},                                                                                                                                                           // 1943 vpmovq2m
+	{name: 1232, ops: [6]operand{opXReg | accRead, opE | accRead}, attr: attrModRM},                                                                                                                                                           // 1944 vpbroadcastmw2d
+	{name: 1428, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero, scale: scaleVL, elem: scale4},                                                                           // 1945 vpmulld
+	{name: 1429, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero, scale: scaleVL, elem: scale8},                                                                           // 1946 vpmullq
+	{name: 1090, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrMask | attrZero | attrSAE | attrFP, scale: scaleVL, elem: scale4},                                                                                   // 1947 vgetexpps
+	{name: 1088, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrMask | attrZero | attrSAE | attrFP, scale: scaleVL, elem: scale8},                                                                                   // 1948 vgetexppd
+	{name: 1093, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero | attrSAE | attrFP, scale: scale4},                                                                       // 1949 vgetexpss
+	{name: 1091, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero | attrSAE | attrFP, scale: scale8},                                                                       // 1950 vgetexpsd
+	{name: 1349, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrMask | attrZero, scale: scaleVL, elem: scaleW},                                                                                                      // 1951 vplzcntd
+	{name: 1350, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrMask | attrZero, scale: scaleVL, elem: scaleW},                                                                                                      // 1952 vplzcntq
+	{name: 1502, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero, scale: scaleVL, elem: scale4},                                                                           // 1953 vpsrlvd
+	{name: 1495, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero, scale: scaleVL, elem: scale4},                                                                           // 1954 vpsravd
+	{name: 1489, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero, scale: scaleVL, elem: scale4},                                                                           // 1955 vpsllvd
+	{name: 1503, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero, scale: scaleVL, elem: scale8},                                                                           // 1956 vpsrlvq
+	{name: 1496, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero, scale: scaleVL, elem: scale8},                                                                           // 1957 vpsravq
+	{name: 1490, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero, scale: scaleVL, elem: scale8},                                                                           // 1958 vpsllvq
+	{name: 1541, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrMask | attrZero, scale: scaleVL, elem: scale4},                                                                                                      // 1959 vrcp14ps
+	{name: 1569, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrMask | attrZero, scale: scaleVL, elem: scale4},                                                                                                      // 1960 vrsqrt14ps
+	{name: 1540, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrMask | attrZero, scale: scaleVL, elem: scale8},                                                                                                      // 1961 vrcp14pd
+	{name: 1568, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrMask | attrZero, scale: scaleVL, elem: scale8},                                                                                                      // 1962 vrsqrt14pd
+	{name: 1543, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero, scale: scale4},                                                                                          // 1963 vrcp14ss
+	{name: 1571, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero, scale: scale4},                                                                                          // 1964 vrsqrt14ss
+	{name: 1542, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero, scale: scale8},                                                                                          // 1965 vrcp14sd
+	{name: 1570, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero, scale: scale8},                                                                                          // 1966 vrsqrt14sd
+	{name: 1275, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero, scale: scaleVL, elem: scale4},                                                                           // 1967 vpdpbusd
+	{name: 1276, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero, scale: scaleVL, elem: scale4},                                                                           // 1968 vpdpbusds
+	{name: 1279, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero, scale: scaleVL, elem: scale4},                                                                           // 1969 vpdpwssd
+	{name: 1280, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero, scale: scaleVL, elem: scale4},                                                                           // 1970 vpdpwssds
+	{name: 924, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero, scale: scaleVL, elem: scale4},                                                                            // 1971 vdpbf16ps
+	{name: 1195, ops: [6]operand{opXReg | accRead, opXV | accRead, opM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero, scale: scale16},                                                                                          // 1972 vp4dpwssd
+	{name: 1196, ops: [6]operand{opXReg | accRead, opXV | accRead, opM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero, scale: scale16},                                                                                          // 1973 vp4dpwssds
+	{name: 1433, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrMask | attrZero, scale: scaleVL},                                                                                                                    // 1974 vpopcntb
+	{name: 1436, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrMask | attrZero, scale: scaleVL},                                                                                                                    // 1975 vpopcntw
+	{name: 1434, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrMask | attrZero, scale: scaleVL, elem: scaleW},                                                                                                      // 1976 vpopcntd
+	{name: 1435, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrMask | attrZero, scale: scaleVL, elem: scaleW},                                                                                                      // 1977 vpopcntq
+	{name: 1230, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrMask | attrZero, scale: scale4},                                                                                                                     // 1978 vpbroadcastd
+	{name: 819, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrMask | attrZero, scale: scale8},                                                                                                                      // 1979 vbroadcasti32x2
+	{name: 1233, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrMask | attrZero, scale: scale8},                                                                                                                     // 1980 vpbroadcastq
+	{name: 820, ops: [6]operand{opXReg | accRead, opM | accRead}, attr: attrModRM | attrMask | attrZero, scale: scale16},                                                                                                                      // 1981 vbroadcasti32x4
+	{name: 822, ops: [6]operand{opXReg | accRead, opM | accRead}, attr: attrModRM | attrMask | attrZero, scale: scale16},                                                                                                                      // 1982 vbroadcasti64x2
+	{name: 821, ops: [6]operand{opXReg | accRead, opM | accRead}, attr: attrModRM | attrMask | attrZero, scale: scale32},                                                                                                                      // 1983 vbroadcasti32x8
+	{name: 823, ops: [6]operand{opXReg | accRead, opM | accRead}, attr: attrModRM | attrMask | attrZero, scale: scale32},                                                                                                                      // 1984 vbroadcasti64x4
+	{name: 1311, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrMask | attrZero, scale: scale1},                                                                                                                     // 1985 vpexpandb
+	{name: 1314, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrMask | attrZero, scale: scale2},                                                                                                                     // 1986 vpexpandw
+	{name: 1259, ops: [6]operand{opXM | accWrite, opXReg | accRead}, attr: attrModRM | attrMask | attrZero, scale: scale1},                                                                                                                    // 1987 vpcompressb
+	{name: 1262, ops: [6]operand{opXM | accWrite, opXReg | accRead}, attr: attrModRM | attrMask | attrZero, scale: scale2},                                                                                                                    // 1988 vpcompressw
+	{name: 1224, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero, scale: scaleVL, elem: scaleW},                                                                           // 1989 vpblendmd
+	{name: 1225, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero, scale: scaleVL, elem: scaleW},                                                                           // 1990 vpblendmq
+	{name: 807, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero, scale: scaleVL, elem: scaleW},                                                                            // 1991 vblendmps
+	{name: 806, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero, scale: scaleVL, elem: scaleW},                                                                            // 1992 vblendmpd
+	{name: 1223, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero, scale: scaleVL},                                                                                         // 1993 vpblendmb
+	{name: 1226, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero, scale: scaleVL},                                                                                         // 1994 vpblendmw
+	{name: 1193, ops: [6]operand{opEReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV, scale: scaleVL, elem: scaleW},                                                                                                 // 1995 vp2intersectd
+	{name: 1194, ops: [6]operand{opEReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV, scale: scaleVL, elem: scaleW},                                                                                                 // 1996 vp2intersectq
+	{name: 1468, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero, scale: scaleVL},                                                                                         // 1997 vpshldvw
+	{name: 1476, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero, scale: scaleVL},                                                                                         // 1998 vpshrdvw
+	{name: 1466, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero, scale: scaleVL, elem: scale4},                                                                           // 1999 vpshldvd
+	{name: 1474, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero, scale: scaleVL, elem: scale4},                                                                           // 2000 vpshrdvd
+	{name: 1467, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero, scale: scaleVL, elem: scale8},                                                                           // 2001 vpshldvq
+	{name: 1475, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero, scale: scaleVL, elem: scale8},                                                                           // 2002 vpshrdvq
+	{name: 840, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero, scale: scaleVL, elem: scale4},                                                                            // 2003 vcvtne2ps2bf16
+	{name: 845, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrMask | attrZero, scale: scaleVL, elem: scale4},                                                                                                       // 2004 vcvtneps2bf16
+	{name: 1291, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero, scale: scaleVL},                                                                                         // 2005 vpermi2b
+	{name: 1296, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero, scale: scaleVL},                                                                                         // 2006 vpermi2w
+	{name: 1292, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero, scale: scaleVL, elem: scaleW},                                                                           // 2007 vpermi2d
+	{name: 1295, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero, scale: scaleVL, elem: scaleW},                                                                           // 2008 vpermi2q
+	{name: 1294, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero, scale: scaleVL, elem: scaleW},                                                                           // 2009 vpermi2ps
+	{name: 1293, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero, scale: scaleVL, elem: scaleW},                                                                           // 2010 vpermi2pd
+	{name: 1229, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrMask | attrZero, scale: scale1},                                                                                                                     // 2011 vpbroadcastb
+	{name: 1234, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrMask | attrZero, scale: scale2},                                                                                                                     // 2012 vpbroadcastw
+	{name: 1229, ops: [6]operand{opXReg | accRead, opR | sz32 | accRead}, attr: attrModRM | attrMask | attrZero},                                                                                                                              // 2013 vpbroadcastb
+	{name: 1234, ops: [6]operand{opXReg | accRead, opR | sz32 | accRead}, attr: attrModRM | attrMask | attrZero},                                                                                                                              // 2014 vpbroadcastw
+	{name: 1230, ops: [6]operand{opXReg | accRead, opR | szY | accRead}, attr: attrModRM | attrMask | attrZero},                                                                                                                               // 2015 vpbroadcastd
+	{name: 1233, ops: [6]operand{opXReg | accRead, opR | szY | accRead}, attr: attrModRM | attrMask | attrZero},                                                                                                                               // 2016 vpbroadcastq
+	{name: 1304, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero, scale: scaleVL},                                                                                         // 2017 vpermt2b
+	{name: 1309, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero, scale: scaleVL},                                                                                         // 2018 vpermt2w
+	{name: 1305, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero, scale: scaleVL, elem: scaleW},                                                                           // 2019 vpermt2d
+	{name: 1308, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero, scale: scaleVL, elem: scaleW},                                                                           // 2020 vpermt2q
+	{name: 1307, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero, scale: scaleVL, elem: scaleW},                                                                           // 2021 vpermt2ps
+	{name: 1306, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero, scale: scaleVL, elem: scaleW},                                                                           // 2022 vpermt2pd
+	{name: 1431, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero, scale: scaleVL, elem: scale8},                                                                           // 2023 vpmultishiftqb
+	{name: 932, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrMask | attrZero, scale: scaleW},                                                                                                                      // 2024 vexpandps
+	{name: 931, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrMask | attrZero, scale: scaleW},                                                                                                                      // 2025 vexpandpd
+	{name: 1312, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrMask | attrZero, scale: scaleW},                                                                                                                     // 2026 vpexpandd
+	{name: 1313, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrMask | attrZero, scale: scaleW},                                                                                                                     // 2027 vpexpandq
+	{name: 836, ops: [6]operand{opXM | accWrite, opXReg | accRead}, attr: attrModRM | attrMask | attrZero, scale: scaleW},                                                                                                                     // 2028 vcompressps
+	{name: 835, ops: [6]operand{opXM | accWrite, opXReg | accRead}, attr: attrModRM | attrMask | attrZero, scale: scaleW},                                                                                                                     // 2029 vcompresspd
+	{name: 1260, ops: [6]operand{opXM | accWrite, opXReg | accRead}, attr: attrModRM | attrMask | attrZero, scale: scaleW},                                                                                                                    // 2030 vpcompressd
+	{name: 1261, ops: [6]operand{opXM | accWrite, opXReg | accRead}, attr: attrModRM | attrMask | attrZero, scale: scaleW},                                                                                                                    // 2031 vpcompressq
+	{name: 1289, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero, scale: scaleVL},                                                                                         // 2032 vpermb
+	{name: 1310, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero, scale: scaleVL},                                                                                         // 2033 vpermw
+	{name: 1479, ops: [6]operand{opEReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask, scale: scaleVL},                                                                                                    // 2034 vpshufbitqmb
+	{name: 1319, ops: [6]operand{opXReg | accRead, opM | accRead}, attr: attrModRM | attrMask | attrMaskReq | attrVSIB, scale: scaleW},                                                                                                        // 2035 vpgatherdd
+	{name: 1320, ops: [6]operand{opXReg | accRead, opM | accRead}, attr: attrModRM | attrMask | attrMaskReq | attrVSIB, scale: scaleW},                                                                                                        // 2036 vpgatherdq
+	{name: 1321, ops: [6]operand{opXReg | accRead, opM | accRead}, attr: attrModRM | attrMask | attrMaskReq | attrVSIB, scale: scaleW},                                                                                                        // 2037 vpgatherqd
+	{name: 1322, ops: [6]operand{opXReg | accRead, opM | accRead}, attr: attrModRM | attrMask | attrMaskReq | attrVSIB, scale: scaleW},                                                                                                        // 2038 vpgatherqq
+	{name: 1077, ops: [6]operand{opXReg | accRead, opM | accRead}, attr: attrModRM | attrMask | attrMaskReq | attrVSIB, scale: scaleW},                                                                                                        // 2039 vgatherdps
+	{name: 1076, ops: [6]operand{opXReg | accRead, opM | accRead}, attr: attrModRM | attrMask | attrMaskReq | attrVSIB, scale: scaleW},                                                                                                        // 2040 vgatherdpd
+	{name: 1087, ops: [6]operand{opXReg | accRead, opM | accRead}, attr: attrModRM | attrMask | attrMaskReq | attrVSIB, scale: scaleW},                                                                                                        // 2041 vgatherqps
+	{name: 1086, ops: [6]operand{opXReg | accRead, opM | accRead}, attr: attrModRM | attrMask | attrMaskReq | attrVSIB, scale: scaleW},                                                                                                        // 2042 vgatherqpd
+	{name: 978, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero | attrRound | attrFP, scale: scaleVL, elem: scale4},                                                       // 2043 vfmaddsub132ps
+	{name: 1007, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero | attrRound | attrFP, scale: scaleVL, elem: scale4},                                                      // 2044 vfmsubadd132ps
+	{name: 954, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero | attrRound | attrFP, scale: scaleVL, elem: scale4},                                                       // 2045 vfmadd132ps
+	{name: 989, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero | attrRound | attrFP, scale: scaleVL, elem: scale4},                                                       // 2046 vfmsub132ps
+	{name: 1024, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero | attrRound | attrFP, scale: scaleVL, elem: scale4},                                                      // 2047 vfnmadd132ps
+	{name: 1046, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero | attrRound | attrFP, scale: scaleVL, elem: scale4},                                                      // 2048 vfnmsub132ps
+	{name: 976, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero | attrRound | attrFP, scale: scaleVL, elem: scale8},                                                       // 2049 vfmaddsub132pd
+	{name: 1005, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero | attrRound | attrFP, scale: scaleVL, elem: scale8},                                                      // 2050 vfmsubadd132pd
+	{name: 952, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero | attrRound | attrFP, scale: scaleVL, elem: scale8},                                                       // 2051 vfmadd132pd
+	{name: 987, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero | attrRound | attrFP, scale: scaleVL, elem: scale8},                                                       // 2052 vfmsub132pd
+	{name: 1022, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero | attrRound | attrFP, scale: scaleVL, elem: scale8},                                                      // 2053 vfnmadd132pd
+	{name: 1044, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero | attrRound | attrFP, scale: scaleVL, elem: scale8},                                                      // 2054 vfnmsub132pd
+	{name: 957, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero | attrRound | attrFP, scale: scale4},                                                                      // 2055 vfmadd132ss
+	{name: 992, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero | attrRound | attrFP, scale: scale4},                                                                      // 2056 vfmsub132ss
+	{name: 1027, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero | attrRound | attrFP, scale: scale4},                                                                     // 2057 vfnmadd132ss
+	{name: 1049, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero | attrRound | attrFP, scale: scale4},                                                                     // 2058 vfnmsub132ss
+	{name: 955, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero | attrRound | attrFP, scale: scale8},                                                                      // 2059 vfmadd132sd
+	{name: 990, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero | attrRound | attrFP, scale: scale8},                                                                      // 2060 vfmsub132sd
+	{name: 1025, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero | attrRound | attrFP, scale: scale8},                                                                     // 2061 vfnmadd132sd
+	{name: 1047, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero | attrRound | attrFP, scale: scale8},                                                                     // 2062 vfnmsub132sd
+	{name: 981, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero | attrRound | attrFP, scale: scaleVL, elem: scale4},                                                       // 2063 vfmaddsub213ps
+	{name: 1010, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero | attrRound | attrFP, scale: scaleVL, elem: scale4},                                                      // 2064 vfmsubadd213ps
+	{name: 960, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero | attrRound | attrFP, scale: scaleVL, elem: scale4},                                                       // 2065 vfmadd213ps
+	{name: 995, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero | attrRound | attrFP, scale: scaleVL, elem: scale4},                                                       // 2066 vfmsub213ps
+	{name: 1030, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero | attrRound | attrFP, scale: scaleVL, elem: scale4},                                                      // 2067 vfnmadd213ps
+	{name: 1052, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero | attrRound | attrFP, scale: scaleVL, elem: scale4},                                                      // 2068 vfnmsub213ps
+	{name: 979, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero | attrRound | attrFP, scale: scaleVL, elem: scale8},                                                       // 2069 vfmaddsub213pd
+	{name: 1008, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero | attrRound | attrFP, scale: scaleVL, elem: scale8},                                                      // 2070 vfmsubadd213pd
+	{name: 958, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero | attrRound | attrFP, scale: scaleVL, elem: scale8},                                                       // 2071 vfmadd213pd
+	{name: 993, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero | attrRound | attrFP, scale: scaleVL, elem: scale8},                                                       // 2072 vfmsub213pd
+	{name: 1028, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero | attrRound | attrFP, scale: scaleVL, elem: scale8},                                                      // 2073 vfnmadd213pd
+	{name: 1050, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero | attrRound | attrFP, scale: scaleVL, elem: scale8},                                                      // 2074 vfnmsub213pd
+	{name: 963, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero | attrRound | attrFP, scale: scale4},                                                                      // 2075 vfmadd213ss
+	{name: 998, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero | attrRound | attrFP, scale: scale4},                                                                      // 2076 vfmsub213ss
+	{name: 1033, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero | attrRound | attrFP, scale: scale4},                                                                     // 2077 vfnmadd213ss
+	{name: 1055, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero | attrRound | attrFP, scale: scale4},                                                                     // 2078 vfnmsub213ss
+	{name: 961, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero | attrRound | attrFP, scale: scale8},                                                                      // 2079 vfmadd213sd
+	{name: 996, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero | attrRound | attrFP, scale: scale8},                                                                      // 2080 vfmsub213sd
+	{name: 1031, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero | attrRound | attrFP, scale: scale8},                                                                     // 2081 vfnmadd213sd
+	{name: 1053, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero | attrRound | attrFP, scale: scale8},                                                                     // 2082 vfnmsub213sd
+	{name: 984, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero | attrRound | attrFP, scale: scaleVL, elem: scale4},                                                       // 2083 vfmaddsub231ps
+	{name: 1013, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero | attrRound | attrFP, scale: scaleVL, elem: scale4},                                                      // 2084 vfmsubadd231ps
+	{name: 966, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero | attrRound | attrFP, scale: scaleVL, elem: scale4},                                                       // 2085 vfmadd231ps
+	{name: 1001, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero | attrRound | attrFP, scale: scaleVL, elem: scale4},                                                      // 2086 vfmsub231ps
+	{name: 1036, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero | attrRound | attrFP, scale: scaleVL, elem: scale4},                                                      // 2087 vfnmadd231ps
+	{name: 1058, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero | attrRound | attrFP, scale: scaleVL, elem: scale4},                                                      // 2088 vfnmsub231ps
+	{name: 982, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero | attrRound | attrFP, scale: scaleVL, elem: scale8},                                                       // 2089 vfmaddsub231pd
+	{name: 1011, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero | attrRound | attrFP, scale: scaleVL, elem: scale8},                                                      // 2090 vfmsubadd231pd
+	{name: 964, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero | attrRound | attrFP, scale: scaleVL, elem: scale8},                                                       // 2091 vfmadd231pd
+	{name: 999, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero | attrRound | attrFP, scale: scaleVL, elem: scale8},                                                       // 2092 vfmsub231pd
+	{name: 1034, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero | attrRound | attrFP, scale: scaleVL, elem: scale8},                                                      // 2093 vfnmadd231pd
+	{name: 1056, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero | attrRound | attrFP, scale: scaleVL, elem: scale8},                                                      // 2094 vfnmsub231pd
+	{name: 969, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero | attrRound | attrFP, scale: scale4},                                                                      // 2095 vfmadd231ss
+	{name: 1004, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero | attrRound | attrFP, scale: scale4},                                                                     // 2096 vfmsub231ss
+	{name: 1039, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero | attrRound | attrFP, scale: scale4},                                                                     // 2097 vfnmadd231ss
+	{name: 1061, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero | attrRound | attrFP, scale: scale4},                                                                     // 2098 vfnmsub231ss
+	{name: 967, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero | attrRound | attrFP, scale: scale8},                                                                      // 2099 vfmadd231sd
+	{name: 1002, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero | attrRound | attrFP, scale: scale8},                                                                     // 2100 vfmsub231sd
+	{name: 1037, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero | attrRound | attrFP, scale: scale8},                                                                     // 2101 vfnmadd231sd
+	{name: 1059, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero | attrRound | attrFP, scale: scale8},                                                                     // 2102 vfnmsub231sd
+	{name: 780, ops: [6]operand{opXReg | accRead, opXV | accRead, opM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero | attrFP, scale: scale16},                                                                                  // 2103 v4fmaddps
+	{name: 782, ops: [6]operand{opXReg | accRead, opXV | accRead, opM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero | attrFP, scale: scale16},                                                                                  // 2104 v4fnmaddps
+	{name: 781, ops: [6]operand{opXReg | accRead, opXV | accRead, opM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero | attrFP, scale: scale16},                                                                                  // 2105 v4fmaddss
+	{name: 783, ops: [6]operand{opXReg | accRead, opXV | accRead, opM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero | attrFP, scale: scale16},                                                                                  // 2106 v4fnmaddss
+	{name: 1454, ops: [6]operand{opM | accWrite, opXReg | accRead}, attr: attrModRM | attrMask | attrMaskReq | attrVSIB, scale: scaleW},                                                                                                       // 2107 vpscatterdd
+	{name: 1455, ops: [6]operand{opM | accWrite, opXReg | accRead}, attr: attrModRM | attrMask | attrMaskReq | attrVSIB, scale: scaleW},                                                                                                       // 2108 vpscatterdq
+	{name: 1456, ops: [6]operand{opM | accWrite, opXReg | accRead}, attr: attrModRM | attrMask | attrMaskReq | attrVSIB, scale: scaleW},                                                                                                       // 2109 vpscatterqd
+	{name: 1457, ops: [6]operand{opM | accWrite, opXReg | accRead}, attr: attrModRM | attrMask | attrMaskReq | attrVSIB, scale: scaleW},                                                                                                       // 2110 vpscatterqq
+	{name: 1587, ops: [6]operand{opM | accWrite, opXReg | accRead}, attr: attrModRM | attrMask | attrMaskReq | attrVSIB, scale: scaleW},                                                                                                       // 2111 vscatterdps
+	{name: 1586, ops: [6]operand{opM | accWrite, opXReg | accRead}, attr: attrModRM | attrMask | attrMaskReq | attrVSIB, scale: scaleW},                                                                                                       // 2112 vscatterdpd
+	{name: 1597, ops: [6]operand{opM | accWrite, opXReg | accRead}, attr: attrModRM | attrMask | attrMaskReq | attrVSIB, scale: scaleW},                                                                                                       // 2113 vscatterqps
+	{name: 1596, ops: [6]operand{opM | accWrite, opXReg | accRead}, attr: attrModRM | attrMask | attrMaskReq | attrVSIB, scale: scaleW},                                                                                                       // 2114 vscatterqpd
+	{name: 1364, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero, scale: scaleVL, elem: scale8},                                                                           // 2115 vpmadd52luq
+	{name: 1363, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero, scale: scaleVL, elem: scale8},                                                                           // 2116 vpmadd52huq
+	{name: 1269, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrMask | attrZero, scale: scaleVL, elem: scaleW},                                                                                                      // 2117 vpconflictd
+	{name: 1270, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrMask | attrZero, scale: scaleVL, elem: scaleW},                                                                                                      // 2118 vpconflictq
+	{name: 1079, ops: [6]operand{opM}, attr: attrModRM | attrMask | attrMaskReq | attrVSIB, scale: scaleW},                                                                                                                                    // 2119 vgatherpf0dps
+	{name: 1083, ops: [6]operand{opM}, attr: attrModRM | attrMask | attrMaskReq | attrVSIB, scale: scaleW},                                                                                                                                    // 2120 vgatherpf1dps
+	{name: 1589, ops: [6]operand{opM}, attr: attrModRM | attrMask | attrMaskReq | attrVSIB, scale: scaleW},                                                                                                                                    // 2121 vscatterpf0dps
+	{name: 1593, ops: [6]operand{opM}, attr: attrModRM | attrMask | attrMaskReq | attrVSIB, scale: scaleW},                                                                                                                                    // 2122 vscatterpf1dps
+	{name: 1078, ops: [6]operand{opM}, attr: attrModRM | attrMask | attrMaskReq | attrVSIB, scale: scaleW},                                                                                                                                    // 2123 vgatherpf0dpd
+	{name: 1082, ops: [6]operand{opM}, attr: attrModRM | attrMask | attrMaskReq | attrVSIB, scale: scaleW},                                                                                                                                    // 2124 vgatherpf1dpd
+	{name: 1588, ops: [6]operand{opM}, attr: attrModRM | attrMask | attrMaskReq | attrVSIB, scale: scaleW},                                                                                                                                    // 2125 vscatterpf0dpd
+	{name: 1592, ops: [6]operand{opM}, attr: attrModRM | attrMask | attrMaskReq | attrVSIB, scale: scaleW},                                                                                                                                    // 2126 vscatterpf1dpd
+	{name: 1081, ops: [6]operand{opM}, attr: attrModRM | attrMask | attrMaskReq | attrVSIB, scale: scaleW},                                                                                                                                    // 2127 vgatherpf0qps
+	{name: 1085, ops: [6]operand{opM}, attr: attrModRM | attrMask | attrMaskReq | attrVSIB, scale: scaleW},                                                                                                                                    // 2128 vgatherpf1qps
+	{name: 1591, ops: [6]operand{opM}, attr: attrModRM | attrMask | attrMaskReq | attrVSIB, scale: scaleW},                                                                                                                                    // 2129 vscatterpf0qps
+	{name: 1595, ops: [6]operand{opM}, attr: attrModRM | attrMask | attrMaskReq | attrVSIB, scale: scaleW},                                                                                                                                    // 2130 vscatterpf1qps
+	{name: 1080, ops: [6]operand{opM}, attr: attrModRM | attrMask | attrMaskReq | attrVSIB, scale: scaleW},                                                                                                                                    // 2131 vgatherpf0qpd
+	{name: 1084, ops: [6]operand{opM}, attr: attrModRM | attrMask | attrMaskReq | attrVSIB, scale: scaleW},                                                                                                                                    // 2132 vgatherpf1qpd
+	{name: 1590, ops: [6]operand{opM}, attr: attrModRM | attrMask | attrMaskReq | attrVSIB, scale: scaleW},                                                                                                                                    // 2133 vscatterpf0qpd
+	{name: 1594, ops: [6]operand{opM}, attr: attrModRM | attrMask | attrMaskReq | attrVSIB, scale: scaleW},                                                                                                                                    // 2134 vscatterpf1qpd
+	{name: 930, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrMask | attrZero | attrSAE | attrFP, scale: scaleVL, elem: scale4},                                                                                    // 2135 vexp2ps
+	{name: 1545, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrMask | attrZero | attrSAE | attrFP, scale: scaleVL, elem: scale4},                                                                                   // 2136 vrcp28ps
+	{name: 1573, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrMask | attrZero | attrSAE | attrFP, scale: scaleVL, elem: scale4},                                                                                   // 2137 vrsqrt28ps
+	{name: 929, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrMask | attrZero | attrSAE | attrFP, scale: scaleVL, elem: scale8},                                                                                    // 2138 vexp2pd
+	{name: 1544, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrMask | attrZero | attrSAE | attrFP, scale: scaleVL, elem: scale8},                                                                                   // 2139 vrcp28pd
+	{name: 1572, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrMask | attrZero | attrSAE | attrFP, scale: scaleVL, elem: scale8},                                                                                   // 2140 vrsqrt28pd
+	{name: 1547, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero | attrSAE | attrFP, scale: scale4},                                                                       // 2141 vrcp28ss
+	{name: 1575, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero | attrSAE | attrFP, scale: scale4},                                                                       // 2142 vrsqrt28ss
+	{name: 1546, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero | attrSAE | attrFP, scale: scale8},                                                                       // 2143 vrcp28sd
+	{name: 1574, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero | attrSAE | attrFP, scale: scale8},                                                                       // 2144 vrsqrt28sd
+	{name: 1102, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero, scale: scaleVL},                                                                                         // 2145 vgf2p8mulb
+	{name: 794, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV, scale: scaleVL},                                                                                                                // 2146 vaesenc
+	{name: 795, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV, scale: scaleVL},                                                                                                                // 2147 vaesenclast
+	{name: 792, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV, scale: scaleVL},                                                                                                                // 2148 vaesdec
+	{name: 793, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV, scale: scaleVL},                                                                                                                // 2149 vaesdeclast
+	{name: 1303, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrMask | attrZero, imm: imm8, scale: scaleVL, elem: scale8},                                                                                           // 2150 vpermq
+	{name: 1301, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrMask | attrZero, imm: imm8, scale: scaleVL, elem: scale8},                                                                                           // 2151 vpermpd
+	{name: 798, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero, imm: imm8, scale: scaleVL, elem: scaleW},                                                                 // 2152 valignd
+	{name: 799, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero, imm: imm8, scale: scaleVL, elem: scaleW},                                                                 // 2153 valignq
+	{name: 1300, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrMask | attrZero, imm: imm8, scale: scaleVL, elem: scale4},                                                                                           // 2154 vpermilps
+	{name: 1299, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrMask | attrZero, imm: imm8, scale: scaleVL, elem: scale8},                                                                                           // 2155 vpermilpd
+	{name: 1559, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrMask | attrZero | attrSAE | attrFP, imm: imm8, scale: scaleVL, elem: scale2},                                                                        // 2156 vrndscaleph
+	{name: 1560, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrMask | attrZero | attrSAE | attrFP, imm: imm8, scale: scaleVL, elem: scale4},                                                                        // 2157 vrndscaleps
+	{name: 1558, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrMask | attrZero | attrSAE | attrFP, imm: imm8, scale: scaleVL, elem: scale8},                                                                        // 2158 vrndscalepd
+	{name: 1562, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero | attrSAE | attrFP, imm: imm8, scale: scale2},                                                            // 2159 vrndscalesh
+	{name: 1563, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero | attrSAE | attrFP, imm: imm8, scale: scale4},                                                            // 2160 vrndscaless
+	{name: 1561, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero | attrSAE | attrFP, imm: imm8, scale: scale8},                                                            // 2161 vrndscalesd
+	{name: 1213, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero, imm: imm8, scale: scaleVL},                                                                              // 2162 vpalignr
+	{name: 1315, ops: [6]operand{opRM | sz32 | accWrite, opXReg | accRead}, attr: attrModRM, imm: imm8, scale: scale1},                                                                                                                        // 2163 vpextrb
+	{name: 1318, ops: [6]operand{opRM | sz32 | accWrite, opXReg | accRead}, attr: attrModRM, imm: imm8, scale: scale2},                                                                                                                        // 2164 vpextrw
+	{name: 1316, ops: [6]operand{opRM | szY | accWrite, opXReg | accRead}, attr: attrModRM, imm: imm8, scale: scaleW},                                                                                                                         // 2165 vpextrd
+	{name: 1317, ops: [6]operand{opRM | szY | accWrite, opXReg | accRead}, attr: attrModRM, imm: imm8, scale: scaleW},                                                                                                                         // 2166 vpextrq
+	{name: 943, ops: [6]operand{opRM | sz32 | accWrite, opXReg | accRead}, attr: attrModRM, imm: imm8, scale: scale4},                                                                                                                         // 2167 vextractps
+	{name: 1108, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero, imm: imm8, scale: scale16},                                                                              // 2168 vinsertf32x4
+	{name: 1110, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero, imm: imm8, scale: scale16},                                                                              // 2169 vinsertf64x2
+	{name: 934, ops: [6]operand{opXM | accWrite, opXReg | accRead}, attr: attrModRM | attrMask | attrZero, imm: imm8, scale: scale16},                                                                                                         // 2170 vextractf32x4
+	{name: 936, ops: [6]operand{opXM | accWrite, opXReg | accRead}, attr: attrModRM | attrMask | attrZero, imm: imm8, scale: scale16},                                                                                                         // 2171 vextractf64x2
+	{name: 1109, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero, imm: imm8, scale: scale32},                                                                              // 2172 vinsertf32x8
+	{name: 1111, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero, imm: imm8, scale: scale32},                                                                              // 2173 vinsertf64x4
+	{name: 935, ops: [6]operand{opXM | accWrite, opXReg | accRead}, attr: attrModRM | attrMask | attrZero, imm: imm8, scale: scale32},                                                                                                         // 2174 vextractf32x8
+	{name: 937, ops: [6]operand{opXM | accWrite, opXReg | accRead}, attr: attrModRM | attrMask | attrZero, imm: imm8, scale: scale32},                                                                                                         // 2175 vextractf64x4
+	{name: 863, ops: [6]operand{opXM | accWrite, opXReg | accRead}, attr: attrModRM | attrMask | attrZero | attrSAE | attrFP, imm: imm8, scale: scaleVL2},                                                                                     // 2176 vcvtps2ph
+	{name: 1253, ops: [6]operand{opEReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask, imm: imm8, scale: scaleVL, elem: scaleW},                                                                           // 2177 vpcmpud
+	{name: 1254, ops: [6]operand{opEReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask, imm: imm8, scale: scaleVL, elem: scaleW},                                                                           // 2178 vpcmpuq
+	{name: 1238, ops: [6]operand{opEReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask, imm: imm8, scale: scaleVL, elem: scaleW},                                                                           // 2179 vpcmpd
+	{name: 1251, ops: [6]operand{opEReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask, imm: imm8, scale: scaleVL, elem: scaleW},                                                                           // 2180 vpcmpq
+	{name: 1345, ops: [6]operand{opXReg | accRead, opXV | accRead, opRM | sz32 | accRead}, attr: attrModRM | attrVVVV, imm: imm8, scale: scale1},                                                                                              // 2181 vpinsrb
+	{name: 1117, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV, imm: imm8, scale: scale4},                                                                                                     // 2182 vinsertps
+	{name: 1346, ops: [6]operand{opXReg | accRead, opXV | accRead, opRM | szY | accRead}, attr: attrModRM | attrVVVV, imm: imm8, scale: scaleW},                                                                                               // 2183 vpinsrd
+	{name: 1347, ops: [6]operand{opXReg | accRead, opXV | accRead, opRM | szY | accRead}, attr: attrModRM | attrVVVV, imm: imm8, scale: scaleW},                                                                                               // 2184 vpinsrq
+	{name: 1601, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero, imm: imm8, scale: scaleVL, elem: scaleW},                                                                // 2185 vshuff32x4
+	{name: 1602, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero, imm: imm8, scale: scaleVL, elem: scaleW},                                                                // 2186 vshuff64x2
+	{name: 1514, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero, imm: imm8, scale: scaleVL, elem: scaleW},                                                                // 2187 vpternlogd
+	{name: 1515, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero, imm: imm8, scale: scaleVL, elem: scaleW},                                                                // 2188 vpternlogq
+	{name: 1095, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrMask | attrZero | attrSAE | attrFP, imm: imm8, scale: scaleVL, elem: scale2},                                                                        // 2189 vgetmantph
+	{name: 1096, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrMask | attrZero | attrSAE | attrFP, imm: imm8, scale: scaleVL, elem: scaleW},                                                                        // 2190 vgetmantps
+	{name: 1094, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrMask | attrZero | attrSAE | attrFP, imm: imm8, scale: scaleVL, elem: scaleW},                                                                        // 2191 vgetmantpd
+	{name: 1098, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero | attrSAE | attrFP, imm: imm8, scale: scale2},                                                            // 2192 vgetmantsh
+	{name: 1099, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero | attrSAE | attrFP, imm: imm8, scale: scaleW},                                                            // 2193 vgetmantss
+	{name: 1097, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero | attrSAE | attrFP, imm: imm8, scale: scaleW},                                                            // 2194 vgetmantsd
+	{name: 1113, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero, imm: imm8, scale: scale16},                                                                              // 2195 vinserti32x4
+	{name: 1115, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero, imm: imm8, scale: scale16},                                                                              // 2196 vinserti64x2
+	{name: 939, ops: [6]operand{opXM | accWrite, opXReg | accRead}, attr: attrModRM | attrMask | attrZero, imm: imm8, scale: scale16},                                                                                                         // 2197 vextracti32x4
+	{name: 941, ops: [6]operand{opXM | accWrite, opXReg | accRead}, attr: attrModRM | attrMask | attrZero, imm: imm8, scale: scale16},                                                                                                         // 2198 vextracti64x2
+	{name: 1114, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero, imm: imm8, scale: scale32},                                                                              // 2199 vinserti32x8
+	{name: 1116, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero, imm: imm8, scale: scale32},                                                                              // 2200 vinserti64x4
+	{name: 940, ops: [6]operand{opXM | accWrite, opXReg | accRead}, attr: attrModRM | attrMask | attrZero, imm: imm8, scale: scale32},                                                                                                         // 2201 vextracti32x8
+	{name: 942, ops: [6]operand{opXM | accWrite, opXReg | accRead}, attr: attrModRM | attrMask | attrZero, imm: imm8, scale: scale32},                                                                                                         // 2202 vextracti64x4
+	{name: 1252, ops: [6]operand{opEReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask, imm: imm8, scale: scaleVL},                                                                                         // 2203 vpcmpub
+	{name: 1255, ops: [6]operand{opEReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask, imm: imm8, scale: scaleVL},                                                                                         // 2204 vpcmpuw
+	{name: 1237, ops: [6]operand{opEReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask, imm: imm8, scale: scaleVL},                                                                                         // 2205 vpcmpb
+	{name: 1256, ops: [6]operand{opEReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask, imm: imm8, scale: scaleVL},                                                                                         // 2206 vpcmpw
+	{name: 917, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero, imm: imm8, scale: scaleVL},                                                                               // 2207 vdbpsadbw
+	{name: 1603, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero, imm: imm8, scale: scaleVL, elem: scaleW},                                                                // 2208 vshufi32x4
+	{name: 1604, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero, imm: imm8, scale: scaleVL, elem: scaleW},                                                                // 2209 vshufi64x2
+	{name: 1235, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV, imm: imm8, scale: scaleVL},                                                                                                    // 2210 vpclmulqdq
+	{name: 1537, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero | attrSAE | attrFP, imm: imm8, scale: scaleVL, elem: scaleW},                                             // 2211 vrangeps
+	{name: 1536, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero | attrSAE | attrFP, imm: imm8, scale: scaleVL, elem: scaleW},                                             // 2212 vrangepd
+	{name: 1539, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero | attrSAE | attrFP, imm: imm8, scale: scaleW},                                                            // 2213 vrangess
+	{name: 1538, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero | attrSAE | attrFP, imm: imm8, scale: scaleW},                                                            // 2214 vrangesd
+	{name: 949, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero | attrSAE | attrFP, imm: imm8, scale: scaleVL, elem: scaleW},                                              // 2215 vfixupimmps
+	{name: 948, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero | attrSAE | attrFP, imm: imm8, scale: scaleVL, elem: scaleW},                                              // 2216 vfixupimmpd
+	{name: 951, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero | attrSAE | attrFP, imm: imm8, scale: scaleW},                                                             // 2217 vfixupimmss
+	{name: 950, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero | attrSAE | attrFP, imm: imm8, scale: scaleW},                                                             // 2218 vfixupimmsd
+	{name: 1553, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrMask | attrZero | attrSAE | attrFP, imm: imm8, scale: scaleVL, elem: scale2},                                                                        // 2219 vreduceph
+	{name: 1554, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrMask | attrZero | attrSAE | attrFP, imm: imm8, scale: scaleVL, elem: scaleW},                                                                        // 2220 vreduceps
+	{name: 1552, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrMask | attrZero | attrSAE | attrFP, imm: imm8, scale: scaleVL, elem: scaleW},                                                                        // 2221 vreducepd
+	{name: 1556, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero | attrSAE | attrFP, imm: imm8, scale: scale2},                                                            // 2222 vreducesh
+	{name: 1557, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero | attrSAE | attrFP, imm: imm8, scale: scaleW},                                                            // 2223 vreducess
+	{name: 1555, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero | attrSAE | attrFP, imm: imm8, scale: scaleW},                                                            // 2224 vreducesd
+	{name: 1067, ops: [6]operand{opEReg | accRead, opXM | accRead}, attr: attrModRM | attrMask, imm: imm8, scale: scaleVL, elem: scale2},                                                                                                      // 2225 vfpclassph
+	{name: 1068, ops: [6]operand{opEReg | accRead, opXM | accRead}, attr: attrModRM | attrMask, imm: imm8, scale: scaleVL, elem: scaleW},                                                                                                      // 2226 vfpclassps
+	{name: 1066, ops: [6]operand{opEReg | accRead, opXM | accRead}, attr: attrModRM | attrMask, imm: imm8, scale: scaleVL, elem: scaleW},                                                                                                      // 2227 vfpclasspd
+	{name: 1070, ops: [6]operand{opEReg | accRead, opXM | accRead}, attr: attrModRM | attrMask, imm: imm8, scale: scale2},                                                                                                                     // 2228 vfpclasssh
+	{name: 1071, ops: [6]operand{opEReg | accRead, opXM | accRead}, attr: attrModRM | attrMask, imm: imm8, scale: scaleW},                                                                                                                     // 2229 vfpclassss
+	{name: 1069, ops: [6]operand{opEReg | accRead, opXM | accRead}, attr: attrModRM | attrMask, imm: imm8, scale: scaleW},                                                                                                                     // 2230 vfpclasssd
+	{name: 1469, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero, imm: imm8, scale: scaleVL},                                                                              // 2231 vpshldw
+	{name: 1477, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero, imm: imm8, scale: scaleVL},                                                                              // 2232 vpshrdw
+	{name: 1464, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero, imm: imm8, scale: scaleVL, elem: scale4},                                                                // 2233 vpshldd
+	{name: 1472, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero, imm: imm8, scale: scaleVL, elem: scale4},                                                                // 2234 vpshrdd
+	{name: 1465, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero, imm: imm8, scale: scaleVL, elem: scale8},                                                                // 2235 vpshldq
+	{name: 1473, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero, imm: imm8, scale: scaleVL, elem: scale8},                                                                // 2236 vpshrdq
+	{name: 827, ops: [6]operand{opEReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrSAE | attrFP, imm: imm8, scale: scaleVL, elem: scale2},                                                         // 2237 vcmpph
+	{name: 830, ops: [6]operand{opEReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrSAE | attrFP, imm: imm8, scale: scale2},                                                                        // 2238 vcmpsh
+	{name: 1101, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero, imm: imm8, scale: scaleVL, elem: scale8},                                                                // 2239 vgf2p8affineqb
+	{name: 1100, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero, imm: imm8, scale: scaleVL, elem: scale8},                                                                // 2240 vgf2p8affineinvqb
+	{name: 1168, ops: [6]operand{opXReg | accRead, opM | accRead}, attr: attrModRM | attrMask | attrZero, scale: scale2},                                                                                                                      // 2241 vmovsh
+	{name: 1168, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero, scale: scale2},                                                                                          // 2242 vmovsh
+	{name: 1168, ops: [6]operand{opM | accWrite, opXReg | accRead}, attr: attrModRM | attrMask | attrZero, scale: scale2},                                                                                                                     // 2243 vmovsh
+	{name: 1168, ops: [6]operand{opXM | accRead, opXV | accRead, opXReg | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero, scale: scale2},                                                                                          // 2244 vmovsh
+	{name: 883, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero | attrRound | attrFP, scale: scale4},                                                                      // 2245 vcvtss2sh
+	{name: 864, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrMask | attrZero | attrRound | attrFP, scale: scaleVL, elem: scale4},                                                                                  // 2246 vcvtps2phx
+	{name: 880, ops: [6]operand{opXReg | accRead, opXV | accRead, opRM | szY | accRead}, attr: attrModRM | attrVVVV | attrRound | attrFP, scale: scaleW},                                                                                      // 2247 vcvtsi2sh
+	{name: 902, ops: [6]operand{opReg | szY | accWrite, opXM | accRead}, attr: attrModRM | attrSAE | attrFP, scale: scale2},                                                                                                                   // 2248 vcvttsh2si
+	{name: 876, ops: [6]operand{opReg | szY | accWrite, opXM | accRead}, attr: attrModRM | attrRound | attrFP, scale: scale2},                                                                                                                 // 2249 vcvtsh2si
+	{name: 1628, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrSAE | attrFP, flags: 30, scale: scale2},                                                                                                             // 2250 vucomish
+	{name: 833, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrSAE | attrFP, flags: 30, scale: scale2},                                                                                                              // 2251 vcomish
+	{name: 1613, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrMask | attrZero | attrRound | attrFP, scale: scaleVL, elem: scale2},                                                                                 // 2252 vsqrtph
+	{name: 1616, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero | attrRound | attrFP, scale: scale2},                                                                     // 2253 vsqrtsh
+	{name: 785, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero | attrFP | attrRound, scale: scaleVL, elem: scale2},                                                       // 2254 vaddph
+	{name: 1183, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero | attrFP | attrRound, scale: scaleVL, elem: scale2},                                                      // 2255 vmulph
+	{name: 1620, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero | attrFP | attrRound, scale: scaleVL, elem: scale2},                                                      // 2256 vsubph
+	{name: 1134, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero | attrFP | attrSAE, scale: scaleVL, elem: scale2},                                                        // 2257 vminph
+	{name: 919, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero | attrFP | attrRound, scale: scaleVL, elem: scale2},                                                       // 2258 vdivph
+	{name: 1124, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero | attrFP | attrSAE, scale: scaleVL, elem: scale2},                                                        // 2259 vmaxph
+	{name: 788, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero | attrFP | attrRound, scale: scale2},                                                                      // 2260 vaddsh
+	{name: 1186, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero | attrFP | attrRound, scale: scale2},                                                                     // 2261 vmulsh
+	{name: 1623, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero | attrFP | attrRound, scale: scale2},                                                                     // 2262 vsubsh
+	{name: 1137, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero | attrFP | attrSAE, scale: scale2},                                                                       // 2263 vminsh
+	{name: 922, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero | attrFP | attrRound, scale: scale2},                                                                      // 2264 vdivsh
+	{name: 1127, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero | attrFP | attrSAE, scale: scale2},                                                                       // 2265 vmaxsh
+	{name: 853, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrMask | attrZero | attrSAE | attrFP, scale: scaleVL4, elem: scale2},                                                                                   // 2266 vcvtph2pd
+	{name: 847, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrMask | attrZero | attrRound | attrFP, scale: scaleVL, elem: scale8},                                                                                  // 2267 vcvtpd2ph
+	{name: 875, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero | attrSAE | attrFP, scale: scale2},                                                                        // 2268 vcvtsh2sd
+	{name: 871, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero | attrRound | attrFP, scale: scale8},                                                                      // 2269 vcvtsd2sh
+	{name: 838, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrMask | attrZero | attrRound | attrFP, scale: scaleVL, elem: scaleW},                                                                                  // 2270 vcvtdq2ph
+	{name: 869, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrMask | attrZero | attrRound | attrFP, scale: scaleVL, elem: scaleW},                                                                                  // 2271 vcvtqq2ph
+	{name: 852, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrMask | attrZero | attrRound | attrFP, scale: scaleVL2, elem: scale2},                                                                                 // 2272 vcvtph2dq
+	{name: 890, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrMask | attrZero | attrSAE | attrFP, scale: scaleVL2, elem: scale2},                                                                                   // 2273 vcvttph2dq
+	{name: 1174, ops: [6]operand{opXReg | accRead, opRM | sz32 | accRead}, attr: attrModRM, scale: scale2},                                                                                                                                    // 2274 vmovw
+	{name: 1174, ops: [6]operand{opRM | sz32 | accWrite, opXReg | accRead}, attr: attrModRM, scale: scale2},                                                                                                                                   // 2275 vmovw
+	{name: 892, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrMask | attrZero | attrSAE | attrFP, scale: scaleVL2, elem: scale2},                                                                                   // 2276 vcvttph2udq
+	{name: 893, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrMask | attrZero | attrSAE | attrFP, scale: scaleVL4, elem: scale2},                                                                                   // 2277 vcvttph2uqq
+	{name: 903, ops: [6]operand{opReg | szY | accWrite, opXM | accRead}, attr: attrModRM | attrSAE | attrFP, scale: scale2},                                                                                                                   // 2278 vcvttsh2usi
+	{name: 857, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrMask | attrZero | attrRound | attrFP, scale: scaleVL2, elem: scale2},                                                                                 // 2279 vcvtph2udq
+	{name: 858, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrMask | attrZero | attrRound | attrFP, scale: scaleVL4, elem: scale2},                                                                                 // 2280 vcvtph2uqq
+	{name: 878, ops: [6]operand{opReg | szY | accWrite, opXM | accRead}, attr: attrModRM | attrRound | attrFP, scale: scale2},                                                                                                                 // 2281 vcvtsh2usi
+	{name: 891, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrMask | attrZero | attrSAE | attrFP, scale: scaleVL4, elem: scale2},                                                                                   // 2282 vcvttph2qq
+	{name: 907, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrMask | attrZero | attrRound | attrFP, scale: scaleVL, elem: scaleW},                                                                                  // 2283 vcvtudq2ph
+	{name: 910, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrMask | attrZero | attrRound | attrFP, scale: scaleVL, elem: scaleW},                                                                                  // 2284 vcvtuqq2ph
+	{name: 856, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrMask | attrZero | attrRound | attrFP, scale: scaleVL4, elem: scale2},                                                                                 // 2285 vcvtph2qq
+	{name: 913, ops: [6]operand{opXReg | accRead, opXV | accRead, opRM | szY | accRead}, attr: attrModRM | attrVVVV | attrRound | attrFP, scale: scaleW},                                                                                      // 2286 vcvtusi2sh
+	{name: 894, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrMask | attrZero | attrSAE | attrFP, scale: scaleVL, elem: scale2},                                                                                    // 2287 vcvttph2uw
+	{name: 895, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrMask | attrZero | attrSAE | attrFP, scale: scaleVL, elem: scale2},                                                                                    // 2288 vcvttph2w
+	{name: 859, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrMask | attrZero | attrRound | attrFP, scale: scaleVL, elem: scale2},                                                                                  // 2289 vcvtph2uw
+	{name: 860, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrMask | attrZero | attrRound | attrFP, scale: scaleVL, elem: scale2},                                                                                  // 2290 vcvtph2w
+	{name: 916, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrMask | attrZero | attrRound | attrFP, scale: scaleVL, elem: scale2},                                                                                  // 2291 vcvtw2ph
+	{name: 915, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrMask | attrZero | attrRound | attrFP, scale: scaleVL, elem: scale2},                                                                                  // 2292 vcvtuw2ph
+	{name: 877, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero | attrSAE | attrFP, scale: scale2},                                                                        // 2293 vcvtsh2ss
+	{name: 855, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrMask | attrZero | attrSAE | attrFP, scale: scaleVL2, elem: scale2},                                                                                   // 2294 vcvtph2psx
+	{name: 1581, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero | attrRound | attrFP, scale: scaleVL, elem: scale2},                                                      // 2295 vscalefph
+	{name: 1584, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero | attrRound | attrFP, scale: scale2},                                                                     // 2296 vscalefsh
+	{name: 1089, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrMask | attrZero | attrSAE | attrFP, scale: scaleVL, elem: scale2},                                                                                   // 2297 vgetexpph
+	{name: 1092, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero | attrSAE | attrFP, scale: scale2},                                                                       // 2298 vgetexpsh
+	{name: 1548, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrMask | attrZero, scale: scaleVL, elem: scale2},                                                                                                      // 2299 vrcpph
+	{name: 1576, ops: [6]operand{opXReg | accRead, opXM | accRead}, attr: attrModRM | attrMask | attrZero, scale: scaleVL, elem: scale2},                                                                                                      // 2300 vrsqrtph
+	{name: 1550, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero, scale: scale2},                                                                                          // 2301 vrcpsh
+	{name: 1578, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero, scale: scale2},                                                                                          // 2302 vrsqrtsh
+	{name: 970, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero | attrRound | attrFP | attrUnique, scale: scaleVL, elem: scale4},                                          // 2303 vfmaddcph
+	{name: 944, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero | attrRound | attrFP | attrUnique, scale: scaleVL, elem: scale4},                                          // 2304 vfcmaddcph
+	{name: 971, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero | attrRound | attrFP | attrUnique, scale: scale4},                                                         // 2305 vfmaddcsh
+	{name: 945, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero | attrRound | attrFP | attrUnique, scale: scale4},                                                         // 2306 vfcmaddcsh
+	{name: 1020, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero | attrRound | attrFP | attrUnique, scale: scaleVL, elem: scale4},                                         // 2307 vfmulcph
+	{name: 946, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero | attrRound | attrFP | attrUnique, scale: scaleVL, elem: scale4},                                          // 2308 vfcmulcph
+	{name: 1021, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero | attrRound | attrFP | attrUnique, scale: scale4},                                                        // 2309 vfmulcsh
+	{name: 947, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero | attrRound | attrFP | attrUnique, scale: scale4},                                                         // 2310 vfcmulcsh
+	{name: 977, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero | attrRound | attrFP, scale: scaleVL, elem: scale2},                                                       // 2311 vfmaddsub132ph
+	{name: 1006, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero | attrRound | attrFP, scale: scaleVL, elem: scale2},                                                      // 2312 vfmsubadd132ph
+	{name: 953, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero | attrRound | attrFP, scale: scaleVL, elem: scale2},                                                       // 2313 vfmadd132ph
+	{name: 988, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero | attrRound | attrFP, scale: scaleVL, elem: scale2},                                                       // 2314 vfmsub132ph
+	{name: 1023, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero | attrRound | attrFP, scale: scaleVL, elem: scale2},                                                      // 2315 vfnmadd132ph
+	{name: 1045, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero | attrRound | attrFP, scale: scaleVL, elem: scale2},                                                      // 2316 vfnmsub132ph
+	{name: 956, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero | attrRound | attrFP, scale: scale2},                                                                      // 2317 vfmadd132sh
+	{name: 991, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero | attrRound | attrFP, scale: scale2},                                                                      // 2318 vfmsub132sh
+	{name: 1026, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero | attrRound | attrFP, scale: scale2},                                                                     // 2319 vfnmadd132sh
+	{name: 1048, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero | attrRound | attrFP, scale: scale2},                                                                     // 2320 vfnmsub132sh
+	{name: 980, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero | attrRound | attrFP, scale: scaleVL, elem: scale2},                                                       // 2321 vfmaddsub213ph
+	{name: 1009, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero | attrRound | attrFP, scale: scaleVL, elem: scale2},                                                      // 2322 vfmsubadd213ph
+	{name: 959, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero | attrRound | attrFP, scale: scaleVL, elem: scale2},                                                       // 2323 vfmadd213ph
+	{name: 994, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero | attrRound | attrFP, scale: scaleVL, elem: scale2},                                                       // 2324 vfmsub213ph
+	{name: 1029, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero | attrRound | attrFP, scale: scaleVL, elem: scale2},                                                      // 2325 vfnmadd213ph
+	{name: 1051, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero | attrRound | attrFP, scale: scaleVL, elem: scale2},                                                      // 2326 vfnmsub213ph
+	{name: 962, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero | attrRound | attrFP, scale: scale2},                                                                      // 2327 vfmadd213sh
+	{name: 997, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero | attrRound | attrFP, scale: scale2},                                                                      // 2328 vfmsub213sh
+	{name: 1032, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero | attrRound | attrFP, scale: scale2},                                                                     // 2329 vfnmadd213sh
+	{name: 1054, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero | attrRound | attrFP, scale: scale2},                                                                     // 2330 vfnmsub213sh
+	{name: 983, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero | attrRound | attrFP, scale: scaleVL, elem: scale2},                                                       // 2331 vfmaddsub231ph
+	{name: 1012, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero | attrRound | attrFP, scale: scaleVL, elem: scale2},                                                      // 2332 vfmsubadd231ph
+	{name: 965, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero | attrRound | attrFP, scale: scaleVL, elem: scale2},                                                       // 2333 vfmadd231ph
+	{name: 1000, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero | attrRound | attrFP, scale: scaleVL, elem: scale2},                                                      // 2334 vfmsub231ph
+	{name: 1035, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero | attrRound | attrFP, scale: scaleVL, elem: scale2},                                                      // 2335 vfnmadd231ph
+	{name: 1057, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero | attrRound | attrFP, scale: scaleVL, elem: scale2},                                                      // 2336 vfnmsub231ph
+	{name: 968, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero | attrRound | attrFP, scale: scale2},                                                                      // 2337 vfmadd231sh
+	{name: 1003, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero | attrRound | attrFP, scale: scale2},                                                                     // 2338 vfmsub231sh
+	{name: 1038, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero | attrRound | attrFP, scale: scale2},                                                                     // 2339 vfnmadd231sh
+	{name: 1060, ops: [6]operand{opXReg | accRead, opXV | accRead, opXM | accRead}, attr: attrModRM | attrVVVV | attrMask | attrZero | attrRound | attrFP, scale: scale2},                                                                     // 2340 vfnmsub231sh
 }
 
 // flagEffects are the lines "flags" of opcodes.txt.
@@ -1041,6 +2373,8 @@ var flagEffects = [...]flagEffect{
 	{0, 0, ZF, 0},                           // mayz
 	{0, ZF | CF, 0, 0},                      // zc
 	{0, CF, 0, 0},                           // carryw
+	{0, 0, CF, 0},                           // mayc
+	{0, 0, OF | SF | ZF | AF | PF | CF, 0},  // may
 	{CF, 0, 0, 0},                           // carryr
 	{CF, CF, 0, 0},                          // carryx
 	{OF, OF, 0, 0},                          // ovfx
@@ -1059,11 +2393,17 @@ var flagEffects = [...]flagEffect{
 	{SF | ZF | AF | PF | CF, 0, 0, 0},       // lahf
 	{0, SF | ZF | AF | PF | CF, 0, 0},       // sahf
 	{AllFlags, 0, 0, 0},                     // pushf
-	{0, OF | SF | ZF | AF | PF | CF | DF | TF, IF | NT | AC | RF | ID, 0}, // popf
+	{0, OF | SF | ZF | AF | PF | CF | DF | TF, IF | AC | ID, 0}, // popf
 	{0, DF, 0, 0},                            // dir
 	{0, 0, IF, 0},                            // intr
 	{0, AC, 0, 0},                            // acf
 	{AF | CF, AF | CF, 0, OF | SF | ZF | PF}, // bcd
+	{0, SF | ZF | OF | CF, 0, AF | PF},       // andn
+	{0, SF | ZF | OF | CF, 0, AF | PF},       // blsr
+	{0, SF | ZF | OF | CF, 0, AF | PF},       // blsmsk
+	{0, SF | ZF | OF | CF, 0, AF | PF},       // bzhi
+	{0, ZF | OF | CF, 0, AF | SF | PF},       // bextr
+	{0, SF | ZF | OF | CF, 0, AF | PF},       // tbm
 	{AF | CF, SF | ZF | AF | PF | CF, 0, OF}, // daa
 	{0, SF | ZF | PF, 0, OF | AF | CF},       // aam
 	{AllFlags, 0, AllFlags, 0},               // every
@@ -1073,1661 +2413,758 @@ var flagEffects = [...]flagEffect{
 var roots = [numTabs][256]uint16{
 	tab0F: {
 		0x00: 0x8057,
-		0x01: 0x8085,
-		0x02: 0x01dd,
-		0x03: 0x01de,
-		0x05: 0x8086,
-		0x06: 0x01e0,
-		0x07: 0x8087,
-		0x08: 0x01e2,
-		0x09: 0x01e3,
-		0x0b: 0x01e4,
-		0x0d: 0x01e5,
-		0x0e: 0x01e6,
-		0x10: 0x8088,
-		0x11: 0x8089,
-		0x12: 0x808b,
-		0x13: 0x808e,
-		0x14: 0x808f,
-		0x15: 0x8090,
-		0x16: 0x8092,
-		0x17: 0x8095,
-		0x18: 0x8097,
-		0x19: 0x0203,
-		0x1a: 0x8099,
-		0x1b: 0x809c,
-		0x1c: 0x809f,
-		0x1d: 0x020f,
-		0x1e: 0x80a3,
-		0x1f: 0x0214,
-		0x20: 0x0215,
-		0x21: 0x0216,
-		0x22: 0x0217,
-		0x23: 0x0218,
-		0x28: 0x80a4,
-		0x29: 0x80a5,
-		0x2a: 0x80a6,
-		0x2b: 0x80ab,
-		0x2c: 0x80ac,
-		0x2d: 0x80ad,
-		0x2e: 0x80ae,
-		0x2f: 0x80af,
-		0x30: 0x0231,
-		0x31: 0x0232,
-		0x32: 0x0233,
-		0x33: 0x0234,
-		0x34: 0x0235,
-		0x35: 0x0236,
-		0x37: 0x0237,
-		0x40: 0x0238,
-		0x41: 0x0239,
-		0x42: 0x023a,
-		0x43: 0x023b,
-		0x44: 0x023c,
-		0x45: 0x023d,
-		0x46: 0x023e,
-		0x47: 0x023f,
-		0x48: 0x0240,
-		0x49: 0x0241,
-		0x4a: 0x0242,
-		0x4b: 0x0243,
-		0x4c: 0x0244,
-		0x4d: 0x0245,
-		0x4e: 0x0246,
-		0x4f: 0x0247,
-		0x50: 0x80b2,
-		0x51: 0x80b3,
-		0x52: 0x80b4,
-		0x53: 0x80b5,
-		0x54: 0x80b6,
-		0x55: 0x80b7,
-		0x56: 0x80b8,
-		0x57: 0x80b9,
-		0x58: 0x80ba,
-		0x59: 0x80bb,
-		0x5a: 0x80bc,
-		0x5b: 0x80bd,
-		0x5c: 0x80be,
-		0x5d: 0x80bf,
-		0x5e: 0x80c0,
-		0x5f: 0x80c1,
-		0x60: 0x80c2,
-		0x61: 0x80c3,
-		0x62: 0x80c4,
-		0x63: 0x80c5,
-		0x64: 0x80c6,
-		0x65: 0x80c7,
-		0x66: 0x80c8,
-		0x67: 0x80c9,
-		0x68: 0x80ca,
-		0x69: 0x80cb,
-		0x6a: 0x80cc,
-		0x6b: 0x80cd,
-		0x6c: 0x80ce,
-		0x6d: 0x80cf,
-		0x6e: 0x80d0,
-		0x6f: 0x80d1,
-		0x70: 0x80d2,
-		0x71: 0x80d5,
-		0x72: 0x80d8,
-		0x73: 0x80dd,
-		0x74: 0x80de,
-		0x75: 0x80df,
-		0x76: 0x80e0,
-		0x77: 0x80e1,
-		0x78: 0x80e5,
-		0x79: 0x80e8,
-		0x7c: 0x80e9,
-		0x7d: 0x80ea,
-		0x7e: 0x80eb,
-		0x7f: 0x80ec,
-		0x80: 0x02ac,
-		0x81: 0x02ad,
-		0x82: 0x02ae,
-		0x83: 0x02af,
-		0x84: 0x02b0,
-		0x85: 0x02b1,
-		0x86: 0x02b2,
-		0x87: 0x02b3,
-		0x88: 0x02b4,
-		0x89: 0x02b5,
-		0x8a: 0x02b6,
-		0x8b: 0x02b7,
-		0x8c: 0x02b8,
-		0x8d: 0x02b9,
-		0x8e: 0x02ba,
-		0x8f: 0x02bb,
-		0x90: 0x02bc,
-		0x91: 0x02bd,
-		0x92: 0x02be,
-		0x93: 0x02bf,
-		0x94: 0x02c0,
-		0x95: 0x02c1,
-		0x96: 0x02c2,
-		0x97: 0x02c3,
-		0x98: 0x02c4,
-		0x99: 0x02c5,
-		0x9a: 0x02c6,
-		0x9b: 0x02c7,
-		0x9c: 0x02c8,
-		0x9d: 0x02c9,
-		0x9e: 0x02ca,
-		0x9f: 0x02cb,
-		0xa0: 0x02cc,
-		0xa1: 0x02cd,
-		0xa2: 0x02ce,
-		0xa3: 0x02cf,
-		0xa4: 0x02d0,
-		0xa5: 0x02d1,
-		0xa8: 0x02cc,
-		0xa9: 0x02cd,
-		0xaa: 0x02d2,
-		0xab: 0x02d3,
-		0xac: 0x02d4,
-		0xad: 0x02d5,
-		0xae: 0x80fb,
-		0xaf: 0x02ed,
-		0xb0: 0x02ee,
-		0xb1: 0x02ef,
-		0xb2: 0x80fc,
-		0xb3: 0x02f3,
-		0xb4: 0x80fd,
-		0xb5: 0x80fe,
-		0xb6: 0x02f4,
-		0xb7: 0x02f5,
-		0xb8: 0x80ff,
-		0xb9: 0x02f7,
-		0xba: 0x8100,
-		0xbb: 0x02fc,
-		0xbc: 0x8101,
-		0xbd: 0x8102,
-		0xbe: 0x0301,
-		0xbf: 0x0302,
-		0xc0: 0x0303,
-		0xc1: 0x0304,
-		0xc2: 0x8103,
-		0xc3: 0x8105,
-		0xc4: 0x8106,
-		0xc5: 0x8108,
-		0xc6: 0x8109,
-		0xc7: 0x8120,
-		0xc8: 0x031b,
-		0xc9: 0x031b,
-		0xca: 0x031b,
-		0xcb: 0x031b,
-		0xcc: 0x031b,
-		0xcd: 0x031b,
-		0xce: 0x031b,
-		0xcf: 0x031b,
-		0xd0: 0x8121,
-		0xd1: 0x8122,
-		0xd2: 0x8123,
-		0xd3: 0x8124,
-		0xd4: 0x8125,
-		0xd5: 0x8126,
-		0xd6: 0x8129,
-		0xd7: 0x812b,
-		0xd8: 0x812c,
-		0xd9: 0x812d,
-		0xda: 0x812e,
-		0xdb: 0x812f,
-		0xdc: 0x8130,
-		0xdd: 0x8131,
-		0xde: 0x8132,
-		0xdf: 0x8133,
-		0xe0: 0x8134,
-		0xe1: 0x8135,
-		0xe2: 0x8136,
-		0xe3: 0x8137,
-		0xe4: 0x8138,
-		0xe5: 0x8139,
-		0xe6: 0x813a,
-		0xe7: 0x813d,
-		0xe8: 0x813e,
-		0xe9: 0x813f,
-		0xea: 0x8140,
-		0xeb: 0x8141,
-		0xec: 0x8142,
-		0xed: 0x8143,
-		0xee: 0x8144,
-		0xef: 0x8145,
-		0xf0: 0x8147,
-		0xf1: 0x8148,
-		0xf2: 0x8149,
-		0xf3: 0x814a,
-		0xf4: 0x814b,
-		0xf5: 0x814c,
-		0xf6: 0x814d,
-		0xf7: 0x8150,
-		0xf8: 0x8151,
-		0xf9: 0x8152,
-		0xfa: 0x8153,
-		0xfb: 0x8154,
-		0xfc: 0x8155,
-		0xfd: 0x8156,
-		0xfe: 0x8157,
-		0xff: 0x0352,
+		0x01: 0x8088,
+		0x02: 0x01de,
+		0x03: 0x01df,
+		0x05: 0x01e0,
+		0x06: 0x01e1,
+		0x07: 0x01e2,
+		0x08: 0x01e3,
+		0x09: 0x01e4,
+		0x0b: 0x01e5,
+		0x0d: 0x01e6,
+		0x0e: 0x01e7,
+		0x10: 0x8089,
+		0x11: 0x808a,
+		0x12: 0x808c,
+		0x13: 0x808f,
+		0x14: 0x8090,
+		0x15: 0x8091,
+		0x16: 0x8093,
+		0x17: 0x8096,
+		0x18: 0x8098,
+		0x19: 0x0204,
+		0x1a: 0x809a,
+		0x1b: 0x809d,
+		0x1c: 0x80a0,
+		0x1d: 0x0210,
+		0x1e: 0x80a4,
+		0x1f: 0x0215,
+		0x20: 0x0216,
+		0x21: 0x0217,
+		0x22: 0x0218,
+		0x23: 0x0219,
+		0x28: 0x80a5,
+		0x29: 0x80a6,
+		0x2a: 0x80a7,
+		0x2b: 0x80ac,
+		0x2c: 0x80ad,
+		0x2d: 0x80ae,
+		0x2e: 0x80af,
+		0x2f: 0x80b0,
+		0x30: 0x0232,
+		0x31: 0x0233,
+		0x32: 0x0234,
+		0x33: 0x0235,
+		0x34: 0x0236,
+		0x35: 0x0237,
+		0x37: 0x80b1,
+		0x40: 0x0239,
+		0x41: 0x023a,
+		0x42: 0x023b,
+		0x43: 0x023c,
+		0x44: 0x023d,
+		0x45: 0x023e,
+		0x46: 0x023f,
+		0x47: 0x0240,
+		0x48: 0x0241,
+		0x49: 0x0242,
+		0x4a: 0x0243,
+		0x4b: 0x0244,
+		0x4c: 0x0245,
+		0x4d: 0x0246,
+		0x4e: 0x0247,
+		0x4f: 0x0248,
+		0x50: 0x80b4,
+		0x51: 0x80b5,
+		0x52: 0x80b6,
+		0x53: 0x80b7,
+		0x54: 0x80b8,
+		0x55: 0x80b9,
+		0x56: 0x80ba,
+		0x57: 0x80bb,
+		0x58: 0x80bc,
+		0x59: 0x80bd,
+		0x5a: 0x80be,
+		0x5b: 0x80bf,
+		0x5c: 0x80c0,
+		0x5d: 0x80c1,
+		0x5e: 0x80c2,
+		0x5f: 0x80c3,
+		0x60: 0x80c4,
+		0x61: 0x80c5,
+		0x62: 0x80c6,
+		0x63: 0x80c7,
+		0x64: 0x80c8,
+		0x65: 0x80c9,
+		0x66: 0x80ca,
+		0x67: 0x80cb,
+		0x68: 0x80cc,
+		0x69: 0x80cd,
+		0x6a: 0x80ce,
+		0x6b: 0x80cf,
+		0x6c: 0x80d0,
+		0x6d: 0x80d1,
+		0x6e: 0x80d2,
+		0x6f: 0x80d3,
+		0x70: 0x80d4,
+		0x71: 0x80d7,
+		0x72: 0x80da,
+		0x73: 0x80df,
+		0x74: 0x80e0,
+		0x75: 0x80e1,
+		0x76: 0x80e2,
+		0x77: 0x80e3,
+		0x78: 0x80e7,
+		0x79: 0x80ea,
+		0x7c: 0x80eb,
+		0x7d: 0x80ec,
+		0x7e: 0x80ed,
+		0x7f: 0x80ee,
+		0x80: 0x02ad,
+		0x81: 0x02ae,
+		0x82: 0x02af,
+		0x83: 0x02b0,
+		0x84: 0x02b1,
+		0x85: 0x02b2,
+		0x86: 0x02b3,
+		0x87: 0x02b4,
+		0x88: 0x02b5,
+		0x89: 0x02b6,
+		0x8a: 0x02b7,
+		0x8b: 0x02b8,
+		0x8c: 0x02b9,
+		0x8d: 0x02ba,
+		0x8e: 0x02bb,
+		0x8f: 0x02bc,
+		0x90: 0x02bd,
+		0x91: 0x02be,
+		0x92: 0x02bf,
+		0x93: 0x02c0,
+		0x94: 0x02c1,
+		0x95: 0x02c2,
+		0x96: 0x02c3,
+		0x97: 0x02c4,
+		0x98: 0x02c5,
+		0x99: 0x02c6,
+		0x9a: 0x02c7,
+		0x9b: 0x02c8,
+		0x9c: 0x02c9,
+		0x9d: 0x02ca,
+		0x9e: 0x02cb,
+		0x9f: 0x02cc,
+		0xa0: 0x02cd,
+		0xa1: 0x02ce,
+		0xa2: 0x02cf,
+		0xa3: 0x02d0,
+		0xa4: 0x02d1,
+		0xa5: 0x02d2,
+		0xa6: 0x80f4,
+		0xa7: 0x8107,
+		0xa8: 0x02cd,
+		0xa9: 0x02ce,
+		0xaa: 0x02dd,
+		0xab: 0x02de,
+		0xac: 0x02df,
+		0xad: 0x02e0,
+		0xae: 0x8116,
+		0xaf: 0x02f8,
+		0xb0: 0x02f9,
+		0xb1: 0x02fa,
+		0xb2: 0x8117,
+		0xb3: 0x02fe,
+		0xb4: 0x8118,
+		0xb5: 0x8119,
+		0xb6: 0x02ff,
+		0xb7: 0x0300,
+		0xb8: 0x811a,
+		0xb9: 0x0302,
+		0xba: 0x811b,
+		0xbb: 0x0307,
+		0xbc: 0x811c,
+		0xbd: 0x811d,
+		0xbe: 0x030c,
+		0xbf: 0x030d,
+		0xc0: 0x030e,
+		0xc1: 0x030f,
+		0xc2: 0x811e,
+		0xc3: 0x8120,
+		0xc4: 0x8121,
+		0xc5: 0x8123,
+		0xc6: 0x8124,
+		0xc7: 0x8140,
+		0xc8: 0x0326,
+		0xc9: 0x0326,
+		0xca: 0x0326,
+		0xcb: 0x0326,
+		0xcc: 0x0326,
+		0xcd: 0x0326,
+		0xce: 0x0326,
+		0xcf: 0x0326,
+		0xd0: 0x8141,
+		0xd1: 0x8142,
+		0xd2: 0x8143,
+		0xd3: 0x8144,
+		0xd4: 0x8145,
+		0xd5: 0x8146,
+		0xd6: 0x8149,
+		0xd7: 0x814b,
+		0xd8: 0x814c,
+		0xd9: 0x814d,
+		0xda: 0x814e,
+		0xdb: 0x814f,
+		0xdc: 0x8150,
+		0xdd: 0x8151,
+		0xde: 0x8152,
+		0xdf: 0x8153,
+		0xe0: 0x8154,
+		0xe1: 0x8155,
+		0xe2: 0x8156,
+		0xe3: 0x8157,
+		0xe4: 0x8158,
+		0xe5: 0x8159,
+		0xe6: 0x815a,
+		0xe7: 0x815d,
+		0xe8: 0x815e,
+		0xe9: 0x815f,
+		0xea: 0x8160,
+		0xeb: 0x8161,
+		0xec: 0x8162,
+		0xed: 0x8163,
+		0xee: 0x8164,
+		0xef: 0x8165,
+		0xf0: 0x8167,
+		0xf1: 0x8168,
+		0xf2: 0x8169,
+		0xf3: 0x816a,
+		0xf4: 0x816b,
+		0xf5: 0x816c,
+		0xf6: 0x816d,
+		0xf7: 0x8170,
+		0xf8: 0x8171,
+		0xf9: 0x8172,
+		0xfa: 0x8173,
+		0xfb: 0x8174,
+		0xfc: 0x8175,
+		0xfd: 0x8176,
+		0xfe: 0x8177,
+		0xff: 0x035d,
 	},
 	tab0F38: {
-		0x00: 0x8158,
-		0x01: 0x8159,
-		0x02: 0x815a,
-		0x03: 0x815b,
-		0x04: 0x815c,
-		0x05: 0x815d,
-		0x06: 0x815e,
-		0x07: 0x815f,
-		0x08: 0x8160,
-		0x09: 0x8161,
-		0x0a: 0x8162,
-		0x0b: 0x8163,
-		0x10: 0x8164,
-		0x14: 0x8165,
-		0x15: 0x8166,
-		0x17: 0x8167,
-		0x1c: 0x8168,
-		0x1d: 0x8169,
-		0x1e: 0x816a,
-		0x20: 0x816b,
-		0x21: 0x816c,
-		0x22: 0x816d,
-		0x23: 0x816e,
-		0x24: 0x816f,
-		0x25: 0x8170,
-		0x28: 0x8171,
-		0x29: 0x8172,
-		0x2a: 0x8175,
-		0x2b: 0x8173,
-		0x30: 0x8176,
-		0x31: 0x8177,
-		0x32: 0x8178,
-		0x33: 0x8179,
-		0x34: 0x817a,
-		0x35: 0x817b,
-		0x37: 0x817c,
-		0x38: 0x817d,
-		0x39: 0x817e,
-		0x3a: 0x817f,
-		0x3b: 0x8180,
-		0x3c: 0x8181,
-		0x3d: 0x8182,
-		0x3e: 0x8183,
-		0x3f: 0x8184,
-		0x40: 0x8185,
-		0x41: 0x8186,
-		0x80: 0x8188,
-		0x81: 0x818a,
-		0x82: 0x818c,
-		0xc8: 0x818d,
-		0xc9: 0x818e,
-		0xca: 0x818f,
-		0xcb: 0x8190,
-		0xcc: 0x8191,
-		0xcd: 0x8192,
-		0xcf: 0x8193,
-		0xd8: 0x8196,
-		0xdb: 0x8197,
-		0xdc: 0x8199,
-		0xdd: 0x819b,
-		0xde: 0x819d,
-		0xdf: 0x819f,
-		0xf0: 0x81a5,
-		0xf1: 0x81a7,
-		0xf5: 0x81a9,
-		0xf6: 0x81ab,
-		0xf8: 0x81af,
-		0xf9: 0x81b1,
-		0xfa: 0x81a1,
-		0xfb: 0x81a3,
-		0xfc: 0x81b6,
+		0x00: 0x8178,
+		0x01: 0x8179,
+		0x02: 0x817a,
+		0x03: 0x817b,
+		0x04: 0x817c,
+		0x05: 0x817d,
+		0x06: 0x817e,
+		0x07: 0x817f,
+		0x08: 0x8180,
+		0x09: 0x8181,
+		0x0a: 0x8182,
+		0x0b: 0x8183,
+		0x10: 0x8184,
+		0x14: 0x8185,
+		0x15: 0x8186,
+		0x17: 0x8187,
+		0x1c: 0x8188,
+		0x1d: 0x8189,
+		0x1e: 0x818a,
+		0x20: 0x818b,
+		0x21: 0x818c,
+		0x22: 0x818d,
+		0x23: 0x818e,
+		0x24: 0x818f,
+		0x25: 0x8190,
+		0x28: 0x8191,
+		0x29: 0x8192,
+		0x2a: 0x8195,
+		0x2b: 0x8193,
+		0x30: 0x8196,
+		0x31: 0x8197,
+		0x32: 0x8198,
+		0x33: 0x8199,
+		0x34: 0x819a,
+		0x35: 0x819b,
+		0x37: 0x819c,
+		0x38: 0x819d,
+		0x39: 0x819e,
+		0x3a: 0x819f,
+		0x3b: 0x81a0,
+		0x3c: 0x81a1,
+		0x3d: 0x81a2,
+		0x3e: 0x81a3,
+		0x3f: 0x81a4,
+		0x40: 0x81a5,
+		0x41: 0x81a6,
+		0x80: 0x81a8,
+		0x81: 0x81aa,
+		0x82: 0x81ac,
+		0xc8: 0x81ad,
+		0xc9: 0x81ae,
+		0xca: 0x81af,
+		0xcb: 0x81b0,
+		0xcc: 0x81b1,
+		0xcd: 0x81b2,
+		0xcf: 0x81b3,
+		0xd8: 0x81b6,
+		0xdb: 0x81b7,
+		0xdc: 0x81b9,
+		0xdd: 0x81bb,
+		0xde: 0x81bd,
+		0xdf: 0x81bf,
+		0xf0: 0x81c5,
+		0xf1: 0x81c7,
+		0xf5: 0x81c9,
+		0xf6: 0x81cb,
+		0xf8: 0x81cf,
+		0xf9: 0x81d1,
+		0xfa: 0x81c1,
+		0xfb: 0x81c3,
+		0xfc: 0x81d6,
 	},
 	tab0F3A: {
-		0x08: 0x81b7,
-		0x09: 0x81b8,
-		0x0a: 0x81b9,
-		0x0b: 0x81ba,
-		0x0c: 0x81bb,
-		0x0d: 0x81bc,
-		0x0e: 0x81bd,
-		0x0f: 0x81be,
-		0x14: 0x81bf,
-		0x15: 0x81c0,
-		0x16: 0x81c2,
-		0x17: 0x81c1,
-		0x20: 0x81c3,
-		0x21: 0x81c4,
-		0x22: 0x81c5,
-		0x40: 0x81c6,
-		0x41: 0x81c7,
-		0x42: 0x81c8,
-		0x44: 0x81c9,
-		0x60: 0x81ca,
-		0x61: 0x81cb,
-		0x62: 0x81cc,
-		0x63: 0x81cd,
-		0xcc: 0x81ce,
-		0xce: 0x81cf,
-		0xcf: 0x81d0,
-		0xdf: 0x81d1,
-		0xf0: 0x81d5,
+		0x08: 0x81d7,
+		0x09: 0x81d8,
+		0x0a: 0x81d9,
+		0x0b: 0x81da,
+		0x0c: 0x81db,
+		0x0d: 0x81dc,
+		0x0e: 0x81dd,
+		0x0f: 0x81de,
+		0x14: 0x81df,
+		0x15: 0x81e0,
+		0x16: 0x81e2,
+		0x17: 0x81e1,
+		0x20: 0x81e3,
+		0x21: 0x81e4,
+		0x22: 0x81e5,
+		0x40: 0x81e6,
+		0x41: 0x81e7,
+		0x42: 0x81e8,
+		0x44: 0x81e9,
+		0x60: 0x81ea,
+		0x61: 0x81eb,
+		0x62: 0x81ec,
+		0x63: 0x81ed,
+		0xcc: 0x81ee,
+		0xce: 0x81ef,
+		0xcf: 0x81f0,
+		0xdf: 0x81f1,
+		0xf0: 0x81f5,
 	},
 	tab3DNow: {
-		0x0c: 0x03c7,
-		0x0d: 0x03c8,
-		0x1c: 0x03c9,
-		0x1d: 0x03ca,
-		0x86: 0x03cb,
-		0x87: 0x03cc,
-		0x8a: 0x03cd,
-		0x8e: 0x03ce,
-		0x90: 0x03cf,
-		0x94: 0x03d0,
-		0x96: 0x03d1,
-		0x97: 0x03d2,
-		0x9a: 0x03d3,
-		0x9e: 0x03d4,
-		0xa0: 0x03d5,
-		0xa4: 0x03d6,
-		0xa6: 0x03d7,
-		0xa7: 0x03d8,
-		0xaa: 0x03d9,
-		0xae: 0x03da,
-		0xb0: 0x03db,
-		0xb4: 0x03dc,
-		0xb6: 0x03dd,
-		0xb7: 0x03de,
-		0xbb: 0x03df,
-		0xbf: 0x03e0,
+		0x0c: 0x03d2,
+		0x0d: 0x03d3,
+		0x1c: 0x03d4,
+		0x1d: 0x03d5,
+		0x8a: 0x03d6,
+		0x8e: 0x03d7,
+		0x90: 0x03d8,
+		0x94: 0x03d9,
+		0x96: 0x03da,
+		0x97: 0x03db,
+		0x9a: 0x03dc,
+		0x9e: 0x03dd,
+		0xa0: 0x03de,
+		0xa4: 0x03df,
+		0xa6: 0x03e0,
+		0xa7: 0x03e1,
+		0xaa: 0x03e2,
+		0xae: 0x03e3,
+		0xb0: 0x03e4,
+		0xb4: 0x03e5,
+		0xb6: 0x03e6,
+		0xb7: 0x03e7,
+		0xbb: 0x03e8,
+		0xbf: 0x03e9,
 	},
 	tabEVEX + 1: {
-		0x00: 0x03ec,
-		0x01: 0x03ec,
-		0x02: 0x03ec,
-		0x03: 0x03ec,
-		0x04: 0x03ec,
-		0x05: 0x03ec,
-		0x06: 0x03ec,
-		0x07: 0x03ec,
-		0x08: 0x03ec,
-		0x09: 0x03ec,
-		0x0a: 0x03ec,
-		0x0b: 0x03ec,
-		0x0c: 0x03ec,
-		0x0d: 0x03ec,
-		0x0e: 0x03ec,
-		0x0f: 0x03ec,
-		0x10: 0x03ec,
-		0x11: 0x03ec,
-		0x12: 0x03ec,
-		0x13: 0x03ec,
-		0x14: 0x03ec,
-		0x15: 0x03ec,
-		0x16: 0x03ec,
-		0x17: 0x03ec,
-		0x18: 0x03ec,
-		0x19: 0x03ec,
-		0x1a: 0x03ec,
-		0x1b: 0x03ec,
-		0x1c: 0x03ec,
-		0x1d: 0x03ec,
-		0x1e: 0x03ec,
-		0x1f: 0x03ec,
-		0x20: 0x03ec,
-		0x21: 0x03ec,
-		0x22: 0x03ec,
-		0x23: 0x03ec,
-		0x24: 0x03ec,
-		0x25: 0x03ec,
-		0x26: 0x03ec,
-		0x27: 0x03ec,
-		0x28: 0x03ec,
-		0x29: 0x03ec,
-		0x2a: 0x03ec,
-		0x2b: 0x03ec,
-		0x2c: 0x03ec,
-		0x2d: 0x03ec,
-		0x2e: 0x03ec,
-		0x2f: 0x03ec,
-		0x30: 0x03ec,
-		0x31: 0x03ec,
-		0x32: 0x03ec,
-		0x33: 0x03ec,
-		0x34: 0x03ec,
-		0x35: 0x03ec,
-		0x36: 0x03ec,
-		0x37: 0x03ec,
-		0x38: 0x03ec,
-		0x39: 0x03ec,
-		0x3a: 0x03ec,
-		0x3b: 0x03ec,
-		0x3c: 0x03ec,
-		0x3d: 0x03ec,
-		0x3e: 0x03ec,
-		0x3f: 0x03ec,
-		0x40: 0x03ec,
-		0x41: 0x03ec,
-		0x42: 0x03ec,
-		0x43: 0x03ec,
-		0x44: 0x03ec,
-		0x45: 0x03ec,
-		0x46: 0x03ec,
-		0x47: 0x03ec,
-		0x48: 0x03ec,
-		0x49: 0x03ec,
-		0x4a: 0x03ec,
-		0x4b: 0x03ec,
-		0x4c: 0x03ec,
-		0x4d: 0x03ec,
-		0x4e: 0x03ec,
-		0x4f: 0x03ec,
-		0x50: 0x03ec,
-		0x51: 0x03ec,
-		0x52: 0x03ec,
-		0x53: 0x03ec,
-		0x54: 0x03ec,
-		0x55: 0x03ec,
-		0x56: 0x03ec,
-		0x57: 0x03ec,
-		0x58: 0x03ec,
-		0x59: 0x03ec,
-		0x5a: 0x03ec,
-		0x5b: 0x03ec,
-		0x5c: 0x03ec,
-		0x5d: 0x03ec,
-		0x5e: 0x03ec,
-		0x5f: 0x03ec,
-		0x60: 0x03ec,
-		0x61: 0x03ec,
-		0x62: 0x03ec,
-		0x63: 0x03ec,
-		0x64: 0x03ec,
-		0x65: 0x03ec,
-		0x66: 0x03ec,
-		0x67: 0x03ec,
-		0x68: 0x03ec,
-		0x69: 0x03ec,
-		0x6a: 0x03ec,
-		0x6b: 0x03ec,
-		0x6c: 0x03ec,
-		0x6d: 0x03ec,
-		0x6e: 0x03ec,
-		0x6f: 0x03ec,
-		0x70: 0x03eb,
-		0x71: 0x03eb,
-		0x72: 0x03eb,
-		0x73: 0x03eb,
-		0x74: 0x03ec,
-		0x75: 0x03ec,
-		0x76: 0x03ec,
-		0x77: 0x03ec,
-		0x78: 0x03ec,
-		0x79: 0x03ec,
-		0x7a: 0x03ec,
-		0x7b: 0x03ec,
-		0x7c: 0x03ec,
-		0x7d: 0x03ec,
-		0x7e: 0x03ec,
-		0x7f: 0x03ec,
-		0x80: 0x03ec,
-		0x81: 0x03ec,
-		0x82: 0x03ec,
-		0x83: 0x03ec,
-		0x84: 0x03ec,
-		0x85: 0x03ec,
-		0x86: 0x03ec,
-		0x87: 0x03ec,
-		0x88: 0x03ec,
-		0x89: 0x03ec,
-		0x8a: 0x03ec,
-		0x8b: 0x03ec,
-		0x8c: 0x03ec,
-		0x8d: 0x03ec,
-		0x8e: 0x03ec,
-		0x8f: 0x03ec,
-		0x90: 0x03ec,
-		0x91: 0x03ec,
-		0x92: 0x03ec,
-		0x93: 0x03ec,
-		0x94: 0x03ec,
-		0x95: 0x03ec,
-		0x96: 0x03ec,
-		0x97: 0x03ec,
-		0x98: 0x03ec,
-		0x99: 0x03ec,
-		0x9a: 0x03ec,
-		0x9b: 0x03ec,
-		0x9c: 0x03ec,
-		0x9d: 0x03ec,
-		0x9e: 0x03ec,
-		0x9f: 0x03ec,
-		0xa0: 0x03ec,
-		0xa1: 0x03ec,
-		0xa2: 0x03ec,
-		0xa3: 0x03ec,
-		0xa4: 0x03ec,
-		0xa5: 0x03ec,
-		0xa6: 0x03ec,
-		0xa7: 0x03ec,
-		0xa8: 0x03ec,
-		0xa9: 0x03ec,
-		0xaa: 0x03ec,
-		0xab: 0x03ec,
-		0xac: 0x03ec,
-		0xad: 0x03ec,
-		0xae: 0x03ec,
-		0xaf: 0x03ec,
-		0xb0: 0x03ec,
-		0xb1: 0x03ec,
-		0xb2: 0x03ec,
-		0xb3: 0x03ec,
-		0xb4: 0x03ec,
-		0xb5: 0x03ec,
-		0xb6: 0x03ec,
-		0xb7: 0x03ec,
-		0xb8: 0x03ec,
-		0xb9: 0x03ec,
-		0xba: 0x03ec,
-		0xbb: 0x03ec,
-		0xbc: 0x03ec,
-		0xbd: 0x03ec,
-		0xbe: 0x03ec,
-		0xbf: 0x03ec,
-		0xc0: 0x03ec,
-		0xc1: 0x03ec,
-		0xc2: 0x03ea,
-		0xc3: 0x03ec,
-		0xc4: 0x03ea,
-		0xc5: 0x03ea,
-		0xc6: 0x03ea,
-		0xc7: 0x03ec,
-		0xc8: 0x03ec,
-		0xc9: 0x03ec,
-		0xca: 0x03ec,
-		0xcb: 0x03ec,
-		0xcc: 0x03ec,
-		0xcd: 0x03ec,
-		0xce: 0x03ec,
-		0xcf: 0x03ec,
-		0xd0: 0x03ec,
-		0xd1: 0x03ec,
-		0xd2: 0x03ec,
-		0xd3: 0x03ec,
-		0xd4: 0x03ec,
-		0xd5: 0x03ec,
-		0xd6: 0x03ec,
-		0xd7: 0x03ec,
-		0xd8: 0x03ec,
-		0xd9: 0x03ec,
-		0xda: 0x03ec,
-		0xdb: 0x03ec,
-		0xdc: 0x03ec,
-		0xdd: 0x03ec,
-		0xde: 0x03ec,
-		0xdf: 0x03ec,
-		0xe0: 0x03ec,
-		0xe1: 0x03ec,
-		0xe2: 0x03ec,
-		0xe3: 0x03ec,
-		0xe4: 0x03ec,
-		0xe5: 0x03ec,
-		0xe6: 0x03ec,
-		0xe7: 0x03ec,
-		0xe8: 0x03ec,
-		0xe9: 0x03ec,
-		0xea: 0x03ec,
-		0xeb: 0x03ec,
-		0xec: 0x03ec,
-		0xed: 0x03ec,
-		0xee: 0x03ec,
-		0xef: 0x03ec,
-		0xf0: 0x03ec,
-		0xf1: 0x03ec,
-		0xf2: 0x03ec,
-		0xf3: 0x03ec,
-		0xf4: 0x03ec,
-		0xf5: 0x03ec,
-		0xf6: 0x03ec,
-		0xf7: 0x03ec,
-		0xf8: 0x03ec,
-		0xf9: 0x03ec,
-		0xfa: 0x03ec,
-		0xfb: 0x03ec,
-		0xfc: 0x03ec,
-		0xfd: 0x03ec,
-		0xfe: 0x03ec,
-		0xff: 0x03ec,
+		0x10: 0x85c8,
+		0x11: 0x85cf,
+		0x12: 0x85d8,
+		0x13: 0x85df,
+		0x14: 0x85e2,
+		0x15: 0x85e5,
+		0x16: 0x85ed,
+		0x17: 0x85f4,
+		0x28: 0x85f7,
+		0x29: 0x85fa,
+		0x2a: 0x85fb,
+		0x2b: 0x8600,
+		0x2c: 0x8601,
+		0x2d: 0x8602,
+		0x2e: 0x8605,
+		0x2f: 0x8608,
+		0x51: 0x860d,
+		0x54: 0x8610,
+		0x55: 0x8613,
+		0x56: 0x8616,
+		0x57: 0x8619,
+		0x58: 0x861e,
+		0x59: 0x8623,
+		0x5a: 0x863c,
+		0x5b: 0x8640,
+		0x5c: 0x8628,
+		0x5d: 0x862d,
+		0x5e: 0x8632,
+		0x5f: 0x8637,
+		0x60: 0x8641,
+		0x61: 0x8642,
+		0x62: 0x8648,
+		0x63: 0x8643,
+		0x64: 0x864d,
+		0x65: 0x864e,
+		0x66: 0x8650,
+		0x67: 0x8644,
+		0x68: 0x8645,
+		0x69: 0x8646,
+		0x6a: 0x864a,
+		0x6b: 0x864c,
+		0x6c: 0x8652,
+		0x6d: 0x8654,
+		0x6e: 0x8658,
+		0x6f: 0x865c,
+		0x70: 0x865e,
+		0x71: 0x8660,
+		0x72: 0x8664,
+		0x73: 0x8668,
+		0x74: 0x8669,
+		0x75: 0x866a,
+		0x76: 0x866c,
+		0x78: 0x866f,
+		0x79: 0x8672,
+		0x7a: 0x8676,
+		0x7b: 0x8678,
+		0x7e: 0x867e,
+		0x7f: 0x8682,
+		0xc2: 0x8687,
+		0xc4: 0x8689,
+		0xc5: 0x868c,
+		0xc6: 0x868f,
+		0xd1: 0x8690,
+		0xd2: 0x8694,
+		0xd3: 0x869a,
+		0xd4: 0x869e,
+		0xd5: 0x869f,
+		0xd6: 0x86a8,
+		0xd8: 0x86a0,
+		0xd9: 0x86a1,
+		0xda: 0x86a2,
+		0xdb: 0x86aa,
+		0xdc: 0x86a3,
+		0xdd: 0x86a4,
+		0xde: 0x86a5,
+		0xdf: 0x86ac,
+		0xe0: 0x86b1,
+		0xe1: 0x8691,
+		0xe2: 0x8696,
+		0xe3: 0x86b2,
+		0xe4: 0x86b3,
+		0xe5: 0x86b4,
+		0xe6: 0x86b8,
+		0xe7: 0x86bb,
+		0xe8: 0x86bc,
+		0xe9: 0x86bd,
+		0xea: 0x86be,
+		0xeb: 0x86ae,
+		0xec: 0x86bf,
+		0xed: 0x86c0,
+		0xee: 0x86c1,
+		0xef: 0x86b0,
+		0xf1: 0x8692,
+		0xf2: 0x8698,
+		0xf3: 0x869c,
+		0xf4: 0x86c3,
+		0xf5: 0x86c6,
+		0xf6: 0x86cb,
+		0xf8: 0x86c7,
+		0xf9: 0x86c8,
+		0xfa: 0x86cd,
+		0xfb: 0x86c5,
+		0xfc: 0x86c9,
+		0xfd: 0x86ca,
+		0xfe: 0x86cf,
 	},
 	tabEVEX + 2: {
-		0x00: 0x03ed,
-		0x01: 0x03ed,
-		0x02: 0x03ed,
-		0x03: 0x03ed,
-		0x04: 0x03ed,
-		0x05: 0x03ed,
-		0x06: 0x03ed,
-		0x07: 0x03ed,
-		0x08: 0x03ed,
-		0x09: 0x03ed,
-		0x0a: 0x03ed,
-		0x0b: 0x03ed,
-		0x0c: 0x03ed,
-		0x0d: 0x03ed,
-		0x0e: 0x03ed,
-		0x0f: 0x03ed,
-		0x10: 0x03ed,
-		0x11: 0x03ed,
-		0x12: 0x03ed,
-		0x13: 0x03ed,
-		0x14: 0x03ed,
-		0x15: 0x03ed,
-		0x16: 0x03ed,
-		0x17: 0x03ed,
-		0x18: 0x03ed,
-		0x19: 0x03ed,
-		0x1a: 0x03ed,
-		0x1b: 0x03ed,
-		0x1c: 0x03ed,
-		0x1d: 0x03ed,
-		0x1e: 0x03ed,
-		0x1f: 0x03ed,
-		0x20: 0x03ed,
-		0x21: 0x03ed,
-		0x22: 0x03ed,
-		0x23: 0x03ed,
-		0x24: 0x03ed,
-		0x25: 0x03ed,
-		0x26: 0x03ed,
-		0x27: 0x03ed,
-		0x28: 0x03ed,
-		0x29: 0x03ed,
-		0x2a: 0x03ed,
-		0x2b: 0x03ed,
-		0x2c: 0x03ed,
-		0x2d: 0x03ed,
-		0x2e: 0x03ed,
-		0x2f: 0x03ed,
-		0x30: 0x03ed,
-		0x31: 0x03ed,
-		0x32: 0x03ed,
-		0x33: 0x03ed,
-		0x34: 0x03ed,
-		0x35: 0x03ed,
-		0x36: 0x03ed,
-		0x37: 0x03ed,
-		0x38: 0x03ed,
-		0x39: 0x03ed,
-		0x3a: 0x03ed,
-		0x3b: 0x03ed,
-		0x3c: 0x03ed,
-		0x3d: 0x03ed,
-		0x3e: 0x03ed,
-		0x3f: 0x03ed,
-		0x40: 0x03ed,
-		0x41: 0x03ed,
-		0x42: 0x03ed,
-		0x43: 0x03ed,
-		0x44: 0x03ed,
-		0x45: 0x03ed,
-		0x46: 0x03ed,
-		0x47: 0x03ed,
-		0x48: 0x03ed,
-		0x49: 0x03ed,
-		0x4a: 0x03ed,
-		0x4b: 0x03ed,
-		0x4c: 0x03ed,
-		0x4d: 0x03ed,
-		0x4e: 0x03ed,
-		0x4f: 0x03ed,
-		0x50: 0x03ed,
-		0x51: 0x03ed,
-		0x52: 0x03ed,
-		0x53: 0x03ed,
-		0x54: 0x03ed,
-		0x55: 0x03ed,
-		0x56: 0x03ed,
-		0x57: 0x03ed,
-		0x58: 0x03ed,
-		0x59: 0x03ed,
-		0x5a: 0x03ed,
-		0x5b: 0x03ed,
-		0x5c: 0x03ed,
-		0x5d: 0x03ed,
-		0x5e: 0x03ed,
-		0x5f: 0x03ed,
-		0x60: 0x03ed,
-		0x61: 0x03ed,
-		0x62: 0x03ed,
-		0x63: 0x03ed,
-		0x64: 0x03ed,
-		0x65: 0x03ed,
-		0x66: 0x03ed,
-		0x67: 0x03ed,
-		0x68: 0x03ed,
-		0x69: 0x03ed,
-		0x6a: 0x03ed,
-		0x6b: 0x03ed,
-		0x6c: 0x03ed,
-		0x6d: 0x03ed,
-		0x6e: 0x03ed,
-		0x6f: 0x03ed,
-		0x70: 0x03ed,
-		0x71: 0x03ed,
-		0x72: 0x03ed,
-		0x73: 0x03ed,
-		0x74: 0x03ed,
-		0x75: 0x03ed,
-		0x76: 0x03ed,
-		0x77: 0x03ed,
-		0x78: 0x03ed,
-		0x79: 0x03ed,
-		0x7a: 0x03ed,
-		0x7b: 0x03ed,
-		0x7c: 0x03ed,
-		0x7d: 0x03ed,
-		0x7e: 0x03ed,
-		0x7f: 0x03ed,
-		0x80: 0x03ed,
-		0x81: 0x03ed,
-		0x82: 0x03ed,
-		0x83: 0x03ed,
-		0x84: 0x03ed,
-		0x85: 0x03ed,
-		0x86: 0x03ed,
-		0x87: 0x03ed,
-		0x88: 0x03ed,
-		0x89: 0x03ed,
-		0x8a: 0x03ed,
-		0x8b: 0x03ed,
-		0x8c: 0x03ed,
-		0x8d: 0x03ed,
-		0x8e: 0x03ed,
-		0x8f: 0x03ed,
-		0x90: 0x03ed,
-		0x91: 0x03ed,
-		0x92: 0x03ed,
-		0x93: 0x03ed,
-		0x94: 0x03ed,
-		0x95: 0x03ed,
-		0x96: 0x03ed,
-		0x97: 0x03ed,
-		0x98: 0x03ed,
-		0x99: 0x03ed,
-		0x9a: 0x03ed,
-		0x9b: 0x03ed,
-		0x9c: 0x03ed,
-		0x9d: 0x03ed,
-		0x9e: 0x03ed,
-		0x9f: 0x03ed,
-		0xa0: 0x03ed,
-		0xa1: 0x03ed,
-		0xa2: 0x03ed,
-		0xa3: 0x03ed,
-		0xa4: 0x03ed,
-		0xa5: 0x03ed,
-		0xa6: 0x03ed,
-		0xa7: 0x03ed,
-		0xa8: 0x03ed,
-		0xa9: 0x03ed,
-		0xaa: 0x03ed,
-		0xab: 0x03ed,
-		0xac: 0x03ed,
-		0xad: 0x03ed,
-		0xae: 0x03ed,
-		0xaf: 0x03ed,
-		0xb0: 0x03ed,
-		0xb1: 0x03ed,
-		0xb2: 0x03ed,
-		0xb3: 0x03ed,
-		0xb4: 0x03ed,
-		0xb5: 0x03ed,
-		0xb6: 0x03ed,
-		0xb7: 0x03ed,
-		0xb8: 0x03ed,
-		0xb9: 0x03ed,
-		0xba: 0x03ed,
-		0xbb: 0x03ed,
-		0xbc: 0x03ed,
-		0xbd: 0x03ed,
-		0xbe: 0x03ed,
-		0xbf: 0x03ed,
-		0xc0: 0x03ed,
-		0xc1: 0x03ed,
-		0xc2: 0x03ed,
-		0xc3: 0x03ed,
-		0xc4: 0x03ed,
-		0xc5: 0x03ed,
-		0xc6: 0x03ed,
-		0xc7: 0x03ed,
-		0xc8: 0x03ed,
-		0xc9: 0x03ed,
-		0xca: 0x03ed,
-		0xcb: 0x03ed,
-		0xcc: 0x03ed,
-		0xcd: 0x03ed,
-		0xce: 0x03ed,
-		0xcf: 0x03ed,
-		0xd0: 0x03ed,
-		0xd1: 0x03ed,
-		0xd2: 0x03ed,
-		0xd3: 0x03ed,
-		0xd4: 0x03ed,
-		0xd5: 0x03ed,
-		0xd6: 0x03ed,
-		0xd7: 0x03ed,
-		0xd8: 0x03ed,
-		0xd9: 0x03ed,
-		0xda: 0x03ed,
-		0xdb: 0x03ed,
-		0xdc: 0x03ed,
-		0xdd: 0x03ed,
-		0xde: 0x03ed,
-		0xdf: 0x03ed,
-		0xe0: 0x03ed,
-		0xe1: 0x03ed,
-		0xe2: 0x03ed,
-		0xe3: 0x03ed,
-		0xe4: 0x03ed,
-		0xe5: 0x03ed,
-		0xe6: 0x03ed,
-		0xe7: 0x03ed,
-		0xe8: 0x03ed,
-		0xe9: 0x03ed,
-		0xea: 0x03ed,
-		0xeb: 0x03ed,
-		0xec: 0x03ed,
-		0xed: 0x03ed,
-		0xee: 0x03ed,
-		0xef: 0x03ed,
-		0xf0: 0x03ed,
-		0xf1: 0x03ed,
-		0xf2: 0x03ed,
-		0xf3: 0x03ed,
-		0xf4: 0x03ed,
-		0xf5: 0x03ed,
-		0xf6: 0x03ed,
-		0xf7: 0x03ed,
-		0xf8: 0x03ed,
-		0xf9: 0x03ed,
-		0xfa: 0x03ed,
-		0xfb: 0x03ed,
-		0xfc: 0x03ed,
-		0xfd: 0x03ed,
-		0xfe: 0x03ed,
-		0xff: 0x03ed,
+		0x00: 0x86d0,
+		0x04: 0x86d1,
+		0x0b: 0x86d2,
+		0x0c: 0x86d4,
+		0x0d: 0x86d6,
+		0x10: 0x86d9,
+		0x11: 0x86dc,
+		0x12: 0x86df,
+		0x13: 0x86e2,
+		0x14: 0x86e5,
+		0x15: 0x86e8,
+		0x16: 0x86ec,
+		0x18: 0x86ee,
+		0x19: 0x86f2,
+		0x1a: 0x86f8,
+		0x1b: 0x86fe,
+		0x1c: 0x86ff,
+		0x1d: 0x8700,
+		0x1e: 0x8702,
+		0x1f: 0x8704,
+		0x20: 0x8706,
+		0x21: 0x8708,
+		0x22: 0x870a,
+		0x23: 0x870c,
+		0x24: 0x870e,
+		0x25: 0x8711,
+		0x26: 0x8714,
+		0x27: 0x8717,
+		0x28: 0x871c,
+		0x29: 0x8721,
+		0x2a: 0x8726,
+		0x2b: 0x8728,
+		0x2c: 0x872a,
+		0x2d: 0x872c,
+		0x30: 0x872e,
+		0x31: 0x8730,
+		0x32: 0x8732,
+		0x33: 0x8734,
+		0x34: 0x8736,
+		0x35: 0x8739,
+		0x36: 0x873d,
+		0x37: 0x873f,
+		0x38: 0x8743,
+		0x39: 0x874d,
+		0x3a: 0x8746,
+		0x3b: 0x874f,
+		0x3c: 0x8747,
+		0x3d: 0x8751,
+		0x3e: 0x8748,
+		0x3f: 0x8753,
+		0x40: 0x8755,
+		0x42: 0x8757,
+		0x43: 0x8759,
+		0x44: 0x875b,
+		0x45: 0x875d,
+		0x46: 0x875f,
+		0x47: 0x8761,
+		0x4c: 0x8763,
+		0x4d: 0x8767,
+		0x4e: 0x8765,
+		0x4f: 0x8769,
+		0x50: 0x876b,
+		0x51: 0x876d,
+		0x52: 0x8773,
+		0x53: 0x8778,
+		0x54: 0x877a,
+		0x55: 0x877c,
+		0x58: 0x877e,
+		0x59: 0x8780,
+		0x5a: 0x8786,
+		0x5b: 0x878c,
+		0x62: 0x878e,
+		0x63: 0x8790,
+		0x64: 0x8792,
+		0x65: 0x8794,
+		0x66: 0x8796,
+		0x68: 0x8798,
+		0x70: 0x879a,
+		0x71: 0x87a0,
+		0x72: 0x879e,
+		0x73: 0x87a2,
+		0x75: 0x87a4,
+		0x76: 0x87a6,
+		0x77: 0x87a8,
+		0x78: 0x87aa,
+		0x79: 0x87ac,
+		0x7a: 0x87af,
+		0x7b: 0x87b2,
+		0x7c: 0x87b6,
+		0x7d: 0x87b8,
+		0x7e: 0x87ba,
+		0x7f: 0x87bc,
+		0x83: 0x87be,
+		0x88: 0x87c0,
+		0x89: 0x87c2,
+		0x8a: 0x87c4,
+		0x8b: 0x87c6,
+		0x8d: 0x87c8,
+		0x8f: 0x87ca,
+		0x90: 0x87ce,
+		0x91: 0x87d2,
+		0x92: 0x87d6,
+		0x93: 0x87da,
+		0x96: 0x87dc,
+		0x97: 0x87de,
+		0x98: 0x87e0,
+		0x99: 0x87eb,
+		0x9a: 0x87e5,
+		0x9b: 0x87ef,
+		0x9c: 0x87e7,
+		0x9d: 0x87f1,
+		0x9e: 0x87e9,
+		0x9f: 0x87f3,
+		0xa0: 0x8824,
+		0xa1: 0x8828,
+		0xa2: 0x882c,
+		0xa3: 0x8830,
+		0xa6: 0x87f5,
+		0xa7: 0x87f7,
+		0xa8: 0x87f9,
+		0xa9: 0x8804,
+		0xaa: 0x87fe,
+		0xab: 0x8808,
+		0xac: 0x8800,
+		0xad: 0x880a,
+		0xae: 0x8802,
+		0xaf: 0x880c,
+		0xb4: 0x8832,
+		0xb5: 0x8834,
+		0xb6: 0x880e,
+		0xb7: 0x8810,
+		0xb8: 0x8812,
+		0xb9: 0x881a,
+		0xba: 0x8814,
+		0xbb: 0x881c,
+		0xbc: 0x8816,
+		0xbd: 0x881e,
+		0xbe: 0x8818,
+		0xbf: 0x8820,
+		0xc4: 0x8836,
+		0xc6: 0x883e,
+		0xc7: 0x8846,
+		0xc8: 0x884a,
+		0xca: 0x884e,
+		0xcb: 0x8854,
+		0xcc: 0x8852,
+		0xcd: 0x8856,
+		0xcf: 0x8858,
+		0xdc: 0x8859,
+		0xdd: 0x885a,
+		0xde: 0x885b,
+		0xdf: 0x885c,
 	},
 	tabEVEX + 3: {
-		0x00: 0x03ee,
-		0x01: 0x03ee,
-		0x02: 0x03ee,
-		0x03: 0x03ee,
-		0x04: 0x03ee,
-		0x05: 0x03ee,
-		0x06: 0x03ee,
-		0x07: 0x03ee,
-		0x08: 0x03ee,
-		0x09: 0x03ee,
-		0x0a: 0x03ee,
-		0x0b: 0x03ee,
-		0x0c: 0x03ee,
-		0x0d: 0x03ee,
-		0x0e: 0x03ee,
-		0x0f: 0x03ee,
-		0x10: 0x03ee,
-		0x11: 0x03ee,
-		0x12: 0x03ee,
-		0x13: 0x03ee,
-		0x14: 0x03ee,
-		0x15: 0x03ee,
-		0x16: 0x03ee,
-		0x17: 0x03ee,
-		0x18: 0x03ee,
-		0x19: 0x03ee,
-		0x1a: 0x03ee,
-		0x1b: 0x03ee,
-		0x1c: 0x03ee,
-		0x1d: 0x03ee,
-		0x1e: 0x03ee,
-		0x1f: 0x03ee,
-		0x20: 0x03ee,
-		0x21: 0x03ee,
-		0x22: 0x03ee,
-		0x23: 0x03ee,
-		0x24: 0x03ee,
-		0x25: 0x03ee,
-		0x26: 0x03ee,
-		0x27: 0x03ee,
-		0x28: 0x03ee,
-		0x29: 0x03ee,
-		0x2a: 0x03ee,
-		0x2b: 0x03ee,
-		0x2c: 0x03ee,
-		0x2d: 0x03ee,
-		0x2e: 0x03ee,
-		0x2f: 0x03ee,
-		0x30: 0x03ee,
-		0x31: 0x03ee,
-		0x32: 0x03ee,
-		0x33: 0x03ee,
-		0x34: 0x03ee,
-		0x35: 0x03ee,
-		0x36: 0x03ee,
-		0x37: 0x03ee,
-		0x38: 0x03ee,
-		0x39: 0x03ee,
-		0x3a: 0x03ee,
-		0x3b: 0x03ee,
-		0x3c: 0x03ee,
-		0x3d: 0x03ee,
-		0x3e: 0x03ee,
-		0x3f: 0x03ee,
-		0x40: 0x03ee,
-		0x41: 0x03ee,
-		0x42: 0x03ee,
-		0x43: 0x03ee,
-		0x44: 0x03ee,
-		0x45: 0x03ee,
-		0x46: 0x03ee,
-		0x47: 0x03ee,
-		0x48: 0x03ee,
-		0x49: 0x03ee,
-		0x4a: 0x03ee,
-		0x4b: 0x03ee,
-		0x4c: 0x03ee,
-		0x4d: 0x03ee,
-		0x4e: 0x03ee,
-		0x4f: 0x03ee,
-		0x50: 0x03ee,
-		0x51: 0x03ee,
-		0x52: 0x03ee,
-		0x53: 0x03ee,
-		0x54: 0x03ee,
-		0x55: 0x03ee,
-		0x56: 0x03ee,
-		0x57: 0x03ee,
-		0x58: 0x03ee,
-		0x59: 0x03ee,
-		0x5a: 0x03ee,
-		0x5b: 0x03ee,
-		0x5c: 0x03ee,
-		0x5d: 0x03ee,
-		0x5e: 0x03ee,
-		0x5f: 0x03ee,
-		0x60: 0x03ee,
-		0x61: 0x03ee,
-		0x62: 0x03ee,
-		0x63: 0x03ee,
-		0x64: 0x03ee,
-		0x65: 0x03ee,
-		0x66: 0x03ee,
-		0x67: 0x03ee,
-		0x68: 0x03ee,
-		0x69: 0x03ee,
-		0x6a: 0x03ee,
-		0x6b: 0x03ee,
-		0x6c: 0x03ee,
-		0x6d: 0x03ee,
-		0x6e: 0x03ee,
-		0x6f: 0x03ee,
-		0x70: 0x03ee,
-		0x71: 0x03ee,
-		0x72: 0x03ee,
-		0x73: 0x03ee,
-		0x74: 0x03ee,
-		0x75: 0x03ee,
-		0x76: 0x03ee,
-		0x77: 0x03ee,
-		0x78: 0x03ee,
-		0x79: 0x03ee,
-		0x7a: 0x03ee,
-		0x7b: 0x03ee,
-		0x7c: 0x03ee,
-		0x7d: 0x03ee,
-		0x7e: 0x03ee,
-		0x7f: 0x03ee,
-		0x80: 0x03ee,
-		0x81: 0x03ee,
-		0x82: 0x03ee,
-		0x83: 0x03ee,
-		0x84: 0x03ee,
-		0x85: 0x03ee,
-		0x86: 0x03ee,
-		0x87: 0x03ee,
-		0x88: 0x03ee,
-		0x89: 0x03ee,
-		0x8a: 0x03ee,
-		0x8b: 0x03ee,
-		0x8c: 0x03ee,
-		0x8d: 0x03ee,
-		0x8e: 0x03ee,
-		0x8f: 0x03ee,
-		0x90: 0x03ee,
-		0x91: 0x03ee,
-		0x92: 0x03ee,
-		0x93: 0x03ee,
-		0x94: 0x03ee,
-		0x95: 0x03ee,
-		0x96: 0x03ee,
-		0x97: 0x03ee,
-		0x98: 0x03ee,
-		0x99: 0x03ee,
-		0x9a: 0x03ee,
-		0x9b: 0x03ee,
-		0x9c: 0x03ee,
-		0x9d: 0x03ee,
-		0x9e: 0x03ee,
-		0x9f: 0x03ee,
-		0xa0: 0x03ee,
-		0xa1: 0x03ee,
-		0xa2: 0x03ee,
-		0xa3: 0x03ee,
-		0xa4: 0x03ee,
-		0xa5: 0x03ee,
-		0xa6: 0x03ee,
-		0xa7: 0x03ee,
-		0xa8: 0x03ee,
-		0xa9: 0x03ee,
-		0xaa: 0x03ee,
-		0xab: 0x03ee,
-		0xac: 0x03ee,
-		0xad: 0x03ee,
-		0xae: 0x03ee,
-		0xaf: 0x03ee,
-		0xb0: 0x03ee,
-		0xb1: 0x03ee,
-		0xb2: 0x03ee,
-		0xb3: 0x03ee,
-		0xb4: 0x03ee,
-		0xb5: 0x03ee,
-		0xb6: 0x03ee,
-		0xb7: 0x03ee,
-		0xb8: 0x03ee,
-		0xb9: 0x03ee,
-		0xba: 0x03ee,
-		0xbb: 0x03ee,
-		0xbc: 0x03ee,
-		0xbd: 0x03ee,
-		0xbe: 0x03ee,
-		0xbf: 0x03ee,
-		0xc0: 0x03ee,
-		0xc1: 0x03ee,
-		0xc2: 0x03ee,
-		0xc3: 0x03ee,
-		0xc4: 0x03ee,
-		0xc5: 0x03ee,
-		0xc6: 0x03ee,
-		0xc7: 0x03ee,
-		0xc8: 0x03ee,
-		0xc9: 0x03ee,
-		0xca: 0x03ee,
-		0xcb: 0x03ee,
-		0xcc: 0x03ee,
-		0xcd: 0x03ee,
-		0xce: 0x03ee,
-		0xcf: 0x03ee,
-		0xd0: 0x03ee,
-		0xd1: 0x03ee,
-		0xd2: 0x03ee,
-		0xd3: 0x03ee,
-		0xd4: 0x03ee,
-		0xd5: 0x03ee,
-		0xd6: 0x03ee,
-		0xd7: 0x03ee,
-		0xd8: 0x03ee,
-		0xd9: 0x03ee,
-		0xda: 0x03ee,
-		0xdb: 0x03ee,
-		0xdc: 0x03ee,
-		0xdd: 0x03ee,
-		0xde: 0x03ee,
-		0xdf: 0x03ee,
-		0xe0: 0x03ee,
-		0xe1: 0x03ee,
-		0xe2: 0x03ee,
-		0xe3: 0x03ee,
-		0xe4: 0x03ee,
-		0xe5: 0x03ee,
-		0xe6: 0x03ee,
-		0xe7: 0x03ee,
-		0xe8: 0x03ee,
-		0xe9: 0x03ee,
-		0xea: 0x03ee,
-		0xeb: 0x03ee,
-		0xec: 0x03ee,
-		0xed: 0x03ee,
-		0xee: 0x03ee,
-		0xef: 0x03ee,
-		0xf0: 0x03ee,
-		0xf1: 0x03ee,
-		0xf2: 0x03ee,
-		0xf3: 0x03ee,
-		0xf4: 0x03ee,
-		0xf5: 0x03ee,
-		0xf6: 0x03ee,
-		0xf7: 0x03ee,
-		0xf8: 0x03ee,
-		0xf9: 0x03ee,
-		0xfa: 0x03ee,
-		0xfb: 0x03ee,
-		0xfc: 0x03ee,
-		0xfd: 0x03ee,
-		0xfe: 0x03ee,
-		0xff: 0x03ee,
+		0x00: 0x885f,
+		0x01: 0x8862,
+		0x03: 0x8864,
+		0x04: 0x8866,
+		0x05: 0x8868,
+		0x08: 0x886b,
+		0x09: 0x886d,
+		0x0a: 0x8870,
+		0x0b: 0x8872,
+		0x0f: 0x8873,
+		0x14: 0x8875,
+		0x15: 0x8877,
+		0x16: 0x887b,
+		0x17: 0x887d,
+		0x18: 0x8881,
+		0x19: 0x8885,
+		0x1a: 0x8889,
+		0x1b: 0x888d,
+		0x1d: 0x888f,
+		0x1e: 0x8891,
+		0x1f: 0x8893,
+		0x20: 0x8895,
+		0x21: 0x8898,
+		0x22: 0x889c,
+		0x23: 0x88a0,
+		0x25: 0x88a2,
+		0x26: 0x88a5,
+		0x27: 0x88a8,
+		0x38: 0x88ac,
+		0x39: 0x88b0,
+		0x3a: 0x88b4,
+		0x3b: 0x88b8,
+		0x3e: 0x88ba,
+		0x3f: 0x88bc,
+		0x42: 0x88be,
+		0x43: 0x88c2,
+		0x44: 0x88c3,
+		0x50: 0x88c5,
+		0x51: 0x88c7,
+		0x54: 0x88c9,
+		0x55: 0x88cb,
+		0x56: 0x88ce,
+		0x57: 0x88d1,
+		0x66: 0x88d4,
+		0x67: 0x88d7,
+		0x70: 0x88d9,
+		0x71: 0x88dd,
+		0x72: 0x88db,
+		0x73: 0x88df,
+		0xc2: 0x88e2,
+		0xce: 0x88e4,
+		0xcf: 0x88e6,
 	},
 	tabEVEX + 5: {
-		0x00: 0x03ef,
-		0x01: 0x03ef,
-		0x02: 0x03ef,
-		0x03: 0x03ef,
-		0x04: 0x03ef,
-		0x05: 0x03ef,
-		0x06: 0x03ef,
-		0x07: 0x03ef,
-		0x08: 0x03ef,
-		0x09: 0x03ef,
-		0x0a: 0x03ef,
-		0x0b: 0x03ef,
-		0x0c: 0x03ef,
-		0x0d: 0x03ef,
-		0x0e: 0x03ef,
-		0x0f: 0x03ef,
-		0x10: 0x03ef,
-		0x11: 0x03ef,
-		0x12: 0x03ef,
-		0x13: 0x03ef,
-		0x14: 0x03ef,
-		0x15: 0x03ef,
-		0x16: 0x03ef,
-		0x17: 0x03ef,
-		0x18: 0x03ef,
-		0x19: 0x03ef,
-		0x1a: 0x03ef,
-		0x1b: 0x03ef,
-		0x1c: 0x03ef,
-		0x1d: 0x03ef,
-		0x1e: 0x03ef,
-		0x1f: 0x03ef,
-		0x20: 0x03ef,
-		0x21: 0x03ef,
-		0x22: 0x03ef,
-		0x23: 0x03ef,
-		0x24: 0x03ef,
-		0x25: 0x03ef,
-		0x26: 0x03ef,
-		0x27: 0x03ef,
-		0x28: 0x03ef,
-		0x29: 0x03ef,
-		0x2a: 0x03ef,
-		0x2b: 0x03ef,
-		0x2c: 0x03ef,
-		0x2d: 0x03ef,
-		0x2e: 0x03ef,
-		0x2f: 0x03ef,
-		0x30: 0x03ef,
-		0x31: 0x03ef,
-		0x32: 0x03ef,
-		0x33: 0x03ef,
-		0x34: 0x03ef,
-		0x35: 0x03ef,
-		0x36: 0x03ef,
-		0x37: 0x03ef,
-		0x38: 0x03ef,
-		0x39: 0x03ef,
-		0x3a: 0x03ef,
-		0x3b: 0x03ef,
-		0x3c: 0x03ef,
-		0x3d: 0x03ef,
-		0x3e: 0x03ef,
-		0x3f: 0x03ef,
-		0x40: 0x03ef,
-		0x41: 0x03ef,
-		0x42: 0x03ef,
-		0x43: 0x03ef,
-		0x44: 0x03ef,
-		0x45: 0x03ef,
-		0x46: 0x03ef,
-		0x47: 0x03ef,
-		0x48: 0x03ef,
-		0x49: 0x03ef,
-		0x4a: 0x03ef,
-		0x4b: 0x03ef,
-		0x4c: 0x03ef,
-		0x4d: 0x03ef,
-		0x4e: 0x03ef,
-		0x4f: 0x03ef,
-		0x50: 0x03ef,
-		0x51: 0x03ef,
-		0x52: 0x03ef,
-		0x53: 0x03ef,
-		0x54: 0x03ef,
-		0x55: 0x03ef,
-		0x56: 0x03ef,
-		0x57: 0x03ef,
-		0x58: 0x03ef,
-		0x59: 0x03ef,
-		0x5a: 0x03ef,
-		0x5b: 0x03ef,
-		0x5c: 0x03ef,
-		0x5d: 0x03ef,
-		0x5e: 0x03ef,
-		0x5f: 0x03ef,
-		0x60: 0x03ef,
-		0x61: 0x03ef,
-		0x62: 0x03ef,
-		0x63: 0x03ef,
-		0x64: 0x03ef,
-		0x65: 0x03ef,
-		0x66: 0x03ef,
-		0x67: 0x03ef,
-		0x68: 0x03ef,
-		0x69: 0x03ef,
-		0x6a: 0x03ef,
-		0x6b: 0x03ef,
-		0x6c: 0x03ef,
-		0x6d: 0x03ef,
-		0x6e: 0x03ef,
-		0x6f: 0x03ef,
-		0x70: 0x03ef,
-		0x71: 0x03ef,
-		0x72: 0x03ef,
-		0x73: 0x03ef,
-		0x74: 0x03ef,
-		0x75: 0x03ef,
-		0x76: 0x03ef,
-		0x77: 0x03ef,
-		0x78: 0x03ef,
-		0x79: 0x03ef,
-		0x7a: 0x03ef,
-		0x7b: 0x03ef,
-		0x7c: 0x03ef,
-		0x7d: 0x03ef,
-		0x7e: 0x03ef,
-		0x7f: 0x03ef,
-		0x80: 0x03ef,
-		0x81: 0x03ef,
-		0x82: 0x03ef,
-		0x83: 0x03ef,
-		0x84: 0x03ef,
-		0x85: 0x03ef,
-		0x86: 0x03ef,
-		0x87: 0x03ef,
-		0x88: 0x03ef,
-		0x89: 0x03ef,
-		0x8a: 0x03ef,
-		0x8b: 0x03ef,
-		0x8c: 0x03ef,
-		0x8d: 0x03ef,
-		0x8e: 0x03ef,
-		0x8f: 0x03ef,
-		0x90: 0x03ef,
-		0x91: 0x03ef,
-		0x92: 0x03ef,
-		0x93: 0x03ef,
-		0x94: 0x03ef,
-		0x95: 0x03ef,
-		0x96: 0x03ef,
-		0x97: 0x03ef,
-		0x98: 0x03ef,
-		0x99: 0x03ef,
-		0x9a: 0x03ef,
-		0x9b: 0x03ef,
-		0x9c: 0x03ef,
-		0x9d: 0x03ef,
-		0x9e: 0x03ef,
-		0x9f: 0x03ef,
-		0xa0: 0x03ef,
-		0xa1: 0x03ef,
-		0xa2: 0x03ef,
-		0xa3: 0x03ef,
-		0xa4: 0x03ef,
-		0xa5: 0x03ef,
-		0xa6: 0x03ef,
-		0xa7: 0x03ef,
-		0xa8: 0x03ef,
-		0xa9: 0x03ef,
-		0xaa: 0x03ef,
-		0xab: 0x03ef,
-		0xac: 0x03ef,
-		0xad: 0x03ef,
-		0xae: 0x03ef,
-		0xaf: 0x03ef,
-		0xb0: 0x03ef,
-		0xb1: 0x03ef,
-		0xb2: 0x03ef,
-		0xb3: 0x03ef,
-		0xb4: 0x03ef,
-		0xb5: 0x03ef,
-		0xb6: 0x03ef,
-		0xb7: 0x03ef,
-		0xb8: 0x03ef,
-		0xb9: 0x03ef,
-		0xba: 0x03ef,
-		0xbb: 0x03ef,
-		0xbc: 0x03ef,
-		0xbd: 0x03ef,
-		0xbe: 0x03ef,
-		0xbf: 0x03ef,
-		0xc0: 0x03ef,
-		0xc1: 0x03ef,
-		0xc2: 0x03ef,
-		0xc3: 0x03ef,
-		0xc4: 0x03ef,
-		0xc5: 0x03ef,
-		0xc6: 0x03ef,
-		0xc7: 0x03ef,
-		0xc8: 0x03ef,
-		0xc9: 0x03ef,
-		0xca: 0x03ef,
-		0xcb: 0x03ef,
-		0xcc: 0x03ef,
-		0xcd: 0x03ef,
-		0xce: 0x03ef,
-		0xcf: 0x03ef,
-		0xd0: 0x03ef,
-		0xd1: 0x03ef,
-		0xd2: 0x03ef,
-		0xd3: 0x03ef,
-		0xd4: 0x03ef,
-		0xd5: 0x03ef,
-		0xd6: 0x03ef,
-		0xd7: 0x03ef,
-		0xd8: 0x03ef,
-		0xd9: 0x03ef,
-		0xda: 0x03ef,
-		0xdb: 0x03ef,
-		0xdc: 0x03ef,
-		0xdd: 0x03ef,
-		0xde: 0x03ef,
-		0xdf: 0x03ef,
-		0xe0: 0x03ef,
-		0xe1: 0x03ef,
-		0xe2: 0x03ef,
-		0xe3: 0x03ef,
-		0xe4: 0x03ef,
-		0xe5: 0x03ef,
-		0xe6: 0x03ef,
-		0xe7: 0x03ef,
-		0xe8: 0x03ef,
-		0xe9: 0x03ef,
-		0xea: 0x03ef,
-		0xeb: 0x03ef,
-		0xec: 0x03ef,
-		0xed: 0x03ef,
-		0xee: 0x03ef,
-		0xef: 0x03ef,
-		0xf0: 0x03ef,
-		0xf1: 0x03ef,
-		0xf2: 0x03ef,
-		0xf3: 0x03ef,
-		0xf4: 0x03ef,
-		0xf5: 0x03ef,
-		0xf6: 0x03ef,
-		0xf7: 0x03ef,
-		0xf8: 0x03ef,
-		0xf9: 0x03ef,
-		0xfa: 0x03ef,
-		0xfb: 0x03ef,
-		0xfc: 0x03ef,
-		0xfd: 0x03ef,
-		0xfe: 0x03ef,
-		0xff: 0x03ef,
+		0x10: 0x88e9,
+		0x11: 0x88ec,
+		0x1d: 0x88ef,
+		0x2a: 0x88f0,
+		0x2c: 0x88f1,
+		0x2d: 0x88f2,
+		0x2e: 0x88f4,
+		0x2f: 0x88f6,
+		0x51: 0x88f9,
+		0x58: 0x88fc,
+		0x59: 0x88ff,
+		0x5a: 0x8910,
+		0x5b: 0x8914,
+		0x5c: 0x8902,
+		0x5d: 0x8905,
+		0x5e: 0x8908,
+		0x5f: 0x890b,
+		0x6e: 0x8916,
+		0x78: 0x891b,
+		0x79: 0x891e,
+		0x7a: 0x8921,
+		0x7b: 0x8923,
+		0x7c: 0x8926,
+		0x7d: 0x892b,
+		0x7e: 0x8918,
 	},
 	tabEVEX + 6: {
-		0x00: 0x03f0,
-		0x01: 0x03f0,
-		0x02: 0x03f0,
-		0x03: 0x03f0,
-		0x04: 0x03f0,
-		0x05: 0x03f0,
-		0x06: 0x03f0,
-		0x07: 0x03f0,
-		0x08: 0x03f0,
-		0x09: 0x03f0,
-		0x0a: 0x03f0,
-		0x0b: 0x03f0,
-		0x0c: 0x03f0,
-		0x0d: 0x03f0,
-		0x0e: 0x03f0,
-		0x0f: 0x03f0,
-		0x10: 0x03f0,
-		0x11: 0x03f0,
-		0x12: 0x03f0,
-		0x13: 0x03f0,
-		0x14: 0x03f0,
-		0x15: 0x03f0,
-		0x16: 0x03f0,
-		0x17: 0x03f0,
-		0x18: 0x03f0,
-		0x19: 0x03f0,
-		0x1a: 0x03f0,
-		0x1b: 0x03f0,
-		0x1c: 0x03f0,
-		0x1d: 0x03f0,
-		0x1e: 0x03f0,
-		0x1f: 0x03f0,
-		0x20: 0x03f0,
-		0x21: 0x03f0,
-		0x22: 0x03f0,
-		0x23: 0x03f0,
-		0x24: 0x03f0,
-		0x25: 0x03f0,
-		0x26: 0x03f0,
-		0x27: 0x03f0,
-		0x28: 0x03f0,
-		0x29: 0x03f0,
-		0x2a: 0x03f0,
-		0x2b: 0x03f0,
-		0x2c: 0x03f0,
-		0x2d: 0x03f0,
-		0x2e: 0x03f0,
-		0x2f: 0x03f0,
-		0x30: 0x03f0,
-		0x31: 0x03f0,
-		0x32: 0x03f0,
-		0x33: 0x03f0,
-		0x34: 0x03f0,
-		0x35: 0x03f0,
-		0x36: 0x03f0,
-		0x37: 0x03f0,
-		0x38: 0x03f0,
-		0x39: 0x03f0,
-		0x3a: 0x03f0,
-		0x3b: 0x03f0,
-		0x3c: 0x03f0,
-		0x3d: 0x03f0,
-		0x3e: 0x03f0,
-		0x3f: 0x03f0,
-		0x40: 0x03f0,
-		0x41: 0x03f0,
-		0x42: 0x03f0,
-		0x43: 0x03f0,
-		0x44: 0x03f0,
-		0x45: 0x03f0,
-		0x46: 0x03f0,
-		0x47: 0x03f0,
-		0x48: 0x03f0,
-		0x49: 0x03f0,
-		0x4a: 0x03f0,
-		0x4b: 0x03f0,
-		0x4c: 0x03f0,
-		0x4d: 0x03f0,
-		0x4e: 0x03f0,
-		0x4f: 0x03f0,
-		0x50: 0x03f0,
-		0x51: 0x03f0,
-		0x52: 0x03f0,
-		0x53: 0x03f0,
-		0x54: 0x03f0,
-		0x55: 0x03f0,
-		0x56: 0x03f0,
-		0x57: 0x03f0,
-		0x58: 0x03f0,
-		0x59: 0x03f0,
-		0x5a: 0x03f0,
-		0x5b: 0x03f0,
-		0x5c: 0x03f0,
-		0x5d: 0x03f0,
-		0x5e: 0x03f0,
-		0x5f: 0x03f0,
-		0x60: 0x03f0,
-		0x61: 0x03f0,
-		0x62: 0x03f0,
-		0x63: 0x03f0,
-		0x64: 0x03f0,
-		0x65: 0x03f0,
-		0x66: 0x03f0,
-		0x67: 0x03f0,
-		0x68: 0x03f0,
-		0x69: 0x03f0,
-		0x6a: 0x03f0,
-		0x6b: 0x03f0,
-		0x6c: 0x03f0,
-		0x6d: 0x03f0,
-		0x6e: 0x03f0,
-		0x6f: 0x03f0,
-		0x70: 0x03f0,
-		0x71: 0x03f0,
-		0x72: 0x03f0,
-		0x73: 0x03f0,
-		0x74: 0x03f0,
-		0x75: 0x03f0,
-		0x76: 0x03f0,
-		0x77: 0x03f0,
-		0x78: 0x03f0,
-		0x79: 0x03f0,
-		0x7a: 0x03f0,
-		0x7b: 0x03f0,
-		0x7c: 0x03f0,
-		0x7d: 0x03f0,
-		0x7e: 0x03f0,
-		0x7f: 0x03f0,
-		0x80: 0x03f0,
-		0x81: 0x03f0,
-		0x82: 0x03f0,
-		0x83: 0x03f0,
-		0x84: 0x03f0,
-		0x85: 0x03f0,
-		0x86: 0x03f0,
-		0x87: 0x03f0,
-		0x88: 0x03f0,
-		0x89: 0x03f0,
-		0x8a: 0x03f0,
-		0x8b: 0x03f0,
-		0x8c: 0x03f0,
-		0x8d: 0x03f0,
-		0x8e: 0x03f0,
-		0x8f: 0x03f0,
-		0x90: 0x03f0,
-		0x91: 0x03f0,
-		0x92: 0x03f0,
-		0x93: 0x03f0,
-		0x94: 0x03f0,
-		0x95: 0x03f0,
-		0x96: 0x03f0,
-		0x97: 0x03f0,
-		0x98: 0x03f0,
-		0x99: 0x03f0,
-		0x9a: 0x03f0,
-		0x9b: 0x03f0,
-		0x9c: 0x03f0,
-		0x9d: 0x03f0,
-		0x9e: 0x03f0,
-		0x9f: 0x03f0,
-		0xa0: 0x03f0,
-		0xa1: 0x03f0,
-		0xa2: 0x03f0,
-		0xa3: 0x03f0,
-		0xa4: 0x03f0,
-		0xa5: 0x03f0,
-		0xa6: 0x03f0,
-		0xa7: 0x03f0,
-		0xa8: 0x03f0,
-		0xa9: 0x03f0,
-		0xaa: 0x03f0,
-		0xab: 0x03f0,
-		0xac: 0x03f0,
-		0xad: 0x03f0,
-		0xae: 0x03f0,
-		0xaf: 0x03f0,
-		0xb0: 0x03f0,
-		0xb1: 0x03f0,
-		0xb2: 0x03f0,
-		0xb3: 0x03f0,
-		0xb4: 0x03f0,
-		0xb5: 0x03f0,
-		0xb6: 0x03f0,
-		0xb7: 0x03f0,
-		0xb8: 0x03f0,
-		0xb9: 0x03f0,
-		0xba: 0x03f0,
-		0xbb: 0x03f0,
-		0xbc: 0x03f0,
-		0xbd: 0x03f0,
-		0xbe: 0x03f0,
-		0xbf: 0x03f0,
-		0xc0: 0x03f0,
-		0xc1: 0x03f0,
-		0xc2: 0x03f0,
-		0xc3: 0x03f0,
-		0xc4: 0x03f0,
-		0xc5: 0x03f0,
-		0xc6: 0x03f0,
-		0xc7: 0x03f0,
-		0xc8: 0x03f0,
-		0xc9: 0x03f0,
-		0xca: 0x03f0,
-		0xcb: 0x03f0,
-		0xcc: 0x03f0,
-		0xcd: 0x03f0,
-		0xce: 0x03f0,
-		0xcf: 0x03f0,
-		0xd0: 0x03f0,
-		0xd1: 0x03f0,
-		0xd2: 0x03f0,
-		0xd3: 0x03f0,
-		0xd4: 0x03f0,
-		0xd5: 0x03f0,
-		0xd6: 0x03f0,
-		0xd7: 0x03f0,
-		0xd8: 0x03f0,
-		0xd9: 0x03f0,
-		0xda: 0x03f0,
-		0xdb: 0x03f0,
-		0xdc: 0x03f0,
-		0xdd: 0x03f0,
-		0xde: 0x03f0,
-		0xdf: 0x03f0,
-		0xe0: 0x03f0,
-		0xe1: 0x03f0,
-		0xe2: 0x03f0,
-		0xe3: 0x03f0,
-		0xe4: 0x03f0,
-		0xe5: 0x03f0,
-		0xe6: 0x03f0,
-		0xe7: 0x03f0,
-		0xe8: 0x03f0,
-		0xe9: 0x03f0,
-		0xea: 0x03f0,
-		0xeb: 0x03f0,
-		0xec: 0x03f0,
-		0xed: 0x03f0,
-		0xee: 0x03f0,
-		0xef: 0x03f0,
-		0xf0: 0x03f0,
-		0xf1: 0x03f0,
-		0xf2: 0x03f0,
-		0xf3: 0x03f0,
-		0xf4: 0x03f0,
-		0xf5: 0x03f0,
-		0xf6: 0x03f0,
-		0xf7: 0x03f0,
-		0xf8: 0x03f0,
-		0xf9: 0x03f0,
-		0xfa: 0x03f0,
-		0xfb: 0x03f0,
-		0xfc: 0x03f0,
-		0xfd: 0x03f0,
-		0xfe: 0x03f0,
-		0xff: 0x03f0,
+		0x13: 0x892e,
+		0x2c: 0x8930,
+		0x2d: 0x8932,
+		0x42: 0x8934,
+		0x43: 0x8936,
+		0x4c: 0x8938,
+		0x4d: 0x893c,
+		0x4e: 0x893a,
+		0x4f: 0x893e,
+		0x56: 0x8941,
+		0x57: 0x8944,
+		0x96: 0x894c,
+		0x97: 0x894e,
+		0x98: 0x8950,
+		0x99: 0x8958,
+		0x9a: 0x8952,
+		0x9b: 0x895a,
+		0x9c: 0x8954,
+		0x9d: 0x895c,
+		0x9e: 0x8956,
+		0x9f: 0x895e,
+		0xa6: 0x8960,
+		0xa7: 0x8962,
+		0xa8: 0x8964,
+		0xa9: 0x896c,
+		0xaa: 0x8966,
+		0xab: 0x896e,
+		0xac: 0x8968,
+		0xad: 0x8970,
+		0xae: 0x896a,
+		0xaf: 0x8972,
+		0xb6: 0x8974,
+		0xb7: 0x8976,
+		0xb8: 0x8978,
+		0xb9: 0x8980,
+		0xba: 0x897a,
+		0xbb: 0x8982,
+		0xbc: 0x897c,
+		0xbd: 0x8984,
+		0xbe: 0x897e,
+		0xbf: 0x8986,
+		0xd6: 0x8947,
+		0xd7: 0x894a,
 	},
 	tabOne: {
 		0x00: 0x0001,
@@ -2866,69 +3303,69 @@ var roots = [numTabs][256]uint16{
 		0x8e: 0x8014,
 		0x8f: 0x8015,
 		0x90: 0x8018,
-		0x91: 0x0084,
-		0x92: 0x0084,
-		0x93: 0x0084,
-		0x94: 0x0084,
-		0x95: 0x0084,
-		0x96: 0x0084,
-		0x97: 0x0084,
+		0x91: 0x0085,
+		0x92: 0x0085,
+		0x93: 0x0085,
+		0x94: 0x0085,
+		0x95: 0x0085,
+		0x96: 0x0085,
+		0x97: 0x0085,
 		0x98: 0x8019,
 		0x99: 0x801a,
 		0x9a: 0x801b,
-		0x9b: 0x008c,
-		0x9c: 0x008d,
-		0x9d: 0x008e,
-		0x9e: 0x008f,
-		0x9f: 0x0090,
-		0xa0: 0x0091,
-		0xa1: 0x0092,
-		0xa2: 0x0093,
-		0xa3: 0x0094,
-		0xa4: 0x0095,
-		0xa5: 0x0095,
-		0xa6: 0x0096,
-		0xa7: 0x0096,
-		0xa8: 0x0097,
-		0xa9: 0x0098,
-		0xaa: 0x0099,
-		0xab: 0x009a,
-		0xac: 0x009b,
-		0xad: 0x009c,
-		0xae: 0x009d,
-		0xaf: 0x009e,
-		0xb0: 0x009f,
-		0xb1: 0x009f,
-		0xb2: 0x009f,
-		0xb3: 0x009f,
-		0xb4: 0x009f,
-		0xb5: 0x009f,
-		0xb6: 0x009f,
-		0xb7: 0x009f,
-		0xb8: 0x00a0,
-		0xb9: 0x00a0,
-		0xba: 0x00a0,
-		0xbb: 0x00a0,
-		0xbc: 0x00a0,
-		0xbd: 0x00a0,
-		0xbe: 0x00a0,
-		0xbf: 0x00a0,
+		0x9b: 0x008d,
+		0x9c: 0x008e,
+		0x9d: 0x008f,
+		0x9e: 0x0090,
+		0x9f: 0x0091,
+		0xa0: 0x0092,
+		0xa1: 0x0093,
+		0xa2: 0x0094,
+		0xa3: 0x0095,
+		0xa4: 0x0096,
+		0xa5: 0x0096,
+		0xa6: 0x0097,
+		0xa7: 0x0097,
+		0xa8: 0x0098,
+		0xa9: 0x0099,
+		0xaa: 0x009a,
+		0xab: 0x009b,
+		0xac: 0x009c,
+		0xad: 0x009d,
+		0xae: 0x009e,
+		0xaf: 0x009f,
+		0xb0: 0x00a0,
+		0xb1: 0x00a0,
+		0xb2: 0x00a0,
+		0xb3: 0x00a0,
+		0xb4: 0x00a0,
+		0xb5: 0x00a0,
+		0xb6: 0x00a0,
+		0xb7: 0x00a0,
+		0xb8: 0x00a1,
+		0xb9: 0x00a1,
+		0xba: 0x00a1,
+		0xbb: 0x00a1,
+		0xbc: 0x00a1,
+		0xbd: 0x00a1,
+		0xbe: 0x00a1,
+		0xbf: 0x00a1,
 		0xc0: 0x801c,
 		0xc1: 0x801d,
-		0xc2: 0x00b1,
-		0xc3: 0x00b2,
+		0xc2: 0x00b2,
+		0xc3: 0x00b3,
 		0xc4: 0x801f,
 		0xc5: 0x8021,
 		0xc6: 0x8025,
 		0xc7: 0x8029,
-		0xc8: 0x00b9,
-		0xc9: 0x00ba,
-		0xca: 0x00bb,
-		0xcb: 0x00bc,
-		0xcc: 0x00bd,
-		0xcd: 0x00be,
+		0xc8: 0x00ba,
+		0xc9: 0x00bb,
+		0xca: 0x00bc,
+		0xcb: 0x00bd,
+		0xcc: 0x00be,
+		0xcd: 0x00bf,
 		0xce: 0x802a,
-		0xcf: 0x00c0,
+		0xcf: 0x00c1,
 		0xd0: 0x802b,
 		0xd1: 0x802c,
 		0xd2: 0x802d,
@@ -2936,7 +3373,7 @@ var roots = [numTabs][256]uint16{
 		0xd4: 0x802f,
 		0xd5: 0x8030,
 		0xd6: 0x8031,
-		0xd7: 0x00e4,
+		0xd7: 0x00e5,
 		0xd8: 0x803a,
 		0xd9: 0x8042,
 		0xda: 0x8046,
@@ -2945,1586 +3382,459 @@ var roots = [numTabs][256]uint16{
 		0xdd: 0x804e,
 		0xde: 0x8052,
 		0xdf: 0x8056,
-		0xe0: 0x00e5,
-		0xe1: 0x00e6,
-		0xe2: 0x00e7,
+		0xe0: 0x00e6,
+		0xe1: 0x00e7,
+		0xe2: 0x00e8,
 		0xe3: 0x8032,
-		0xe4: 0x00eb,
-		0xe5: 0x00ec,
-		0xe6: 0x00ed,
-		0xe7: 0x00ee,
-		0xe8: 0x00ef,
-		0xe9: 0x00f0,
+		0xe4: 0x00ec,
+		0xe5: 0x00ed,
+		0xe6: 0x00ee,
+		0xe7: 0x00ef,
+		0xe8: 0x00f0,
+		0xe9: 0x00f1,
 		0xea: 0x8033,
-		0xeb: 0x00f2,
-		0xec: 0x00f3,
-		0xed: 0x00f4,
-		0xee: 0x00f5,
-		0xef: 0x00f6,
-		0xf1: 0x00f7,
-		0xf4: 0x00f8,
-		0xf5: 0x00f9,
+		0xeb: 0x00f3,
+		0xec: 0x00f4,
+		0xed: 0x00f5,
+		0xee: 0x00f6,
+		0xef: 0x00f7,
+		0xf1: 0x00f8,
+		0xf4: 0x00f9,
+		0xf5: 0x00fa,
 		0xf6: 0x8034,
 		0xf7: 0x8035,
-		0xf8: 0x0108,
-		0xf9: 0x0109,
-		0xfa: 0x010a,
-		0xfb: 0x010b,
-		0xfc: 0x010c,
-		0xfd: 0x010d,
+		0xf8: 0x0109,
+		0xf9: 0x010a,
+		0xfa: 0x010b,
+		0xfb: 0x010c,
+		0xfc: 0x010d,
+		0xfd: 0x010e,
 		0xfe: 0x8036,
 		0xff: 0x8039,
 	},
 	tabREX2: {
-		0xa1: 0x0194,
+		0xa1: 0x0195,
 	},
 	tabVEX + 1: {
-		0x00: 0x03e4,
-		0x01: 0x03e4,
-		0x02: 0x03e4,
-		0x03: 0x03e4,
-		0x04: 0x03e4,
-		0x05: 0x03e4,
-		0x06: 0x03e4,
-		0x07: 0x03e4,
-		0x08: 0x03e4,
-		0x09: 0x03e4,
-		0x0a: 0x03e4,
-		0x0b: 0x03e4,
-		0x0c: 0x03e4,
-		0x0d: 0x03e4,
-		0x0e: 0x03e4,
-		0x0f: 0x03e4,
-		0x10: 0x03e4,
-		0x11: 0x03e4,
-		0x12: 0x03e4,
-		0x13: 0x03e4,
-		0x14: 0x03e4,
-		0x15: 0x03e4,
-		0x16: 0x03e4,
-		0x17: 0x03e4,
-		0x18: 0x03e4,
-		0x19: 0x03e4,
-		0x1a: 0x03e4,
-		0x1b: 0x03e4,
-		0x1c: 0x03e4,
-		0x1d: 0x03e4,
-		0x1e: 0x03e4,
-		0x1f: 0x03e4,
-		0x20: 0x03e4,
-		0x21: 0x03e4,
-		0x22: 0x03e4,
-		0x23: 0x03e4,
-		0x24: 0x03e4,
-		0x25: 0x03e4,
-		0x26: 0x03e4,
-		0x27: 0x03e4,
-		0x28: 0x03e4,
-		0x29: 0x03e4,
-		0x2a: 0x03e4,
-		0x2b: 0x03e4,
-		0x2c: 0x03e4,
-		0x2d: 0x03e4,
-		0x2e: 0x03e4,
-		0x2f: 0x03e4,
-		0x30: 0x03e4,
-		0x31: 0x03e4,
-		0x32: 0x03e4,
-		0x33: 0x03e4,
-		0x34: 0x03e4,
-		0x35: 0x03e4,
-		0x36: 0x03e4,
-		0x37: 0x03e4,
-		0x38: 0x03e4,
-		0x39: 0x03e4,
-		0x3a: 0x03e4,
-		0x3b: 0x03e4,
-		0x3c: 0x03e4,
-		0x3d: 0x03e4,
-		0x3e: 0x03e4,
-		0x3f: 0x03e4,
-		0x40: 0x03e4,
-		0x41: 0x03e4,
-		0x42: 0x03e4,
-		0x43: 0x03e4,
-		0x44: 0x03e4,
-		0x45: 0x03e4,
-		0x46: 0x03e4,
-		0x47: 0x03e4,
-		0x48: 0x03e4,
-		0x49: 0x03e4,
-		0x4a: 0x03e4,
-		0x4b: 0x03e4,
-		0x4c: 0x03e4,
-		0x4d: 0x03e4,
-		0x4e: 0x03e4,
-		0x4f: 0x03e4,
-		0x50: 0x03e4,
-		0x51: 0x03e4,
-		0x52: 0x03e4,
-		0x53: 0x03e4,
-		0x54: 0x03e4,
-		0x55: 0x03e4,
-		0x56: 0x03e4,
-		0x57: 0x03e4,
-		0x58: 0x03e4,
-		0x59: 0x03e4,
-		0x5a: 0x03e4,
-		0x5b: 0x03e4,
-		0x5c: 0x03e4,
-		0x5d: 0x03e4,
-		0x5e: 0x03e4,
-		0x5f: 0x03e4,
-		0x60: 0x03e4,
-		0x61: 0x03e4,
-		0x62: 0x03e4,
-		0x63: 0x03e4,
-		0x64: 0x03e4,
-		0x65: 0x03e4,
-		0x66: 0x03e4,
-		0x67: 0x03e4,
-		0x68: 0x03e4,
-		0x69: 0x03e4,
-		0x6a: 0x03e4,
-		0x6b: 0x03e4,
-		0x6c: 0x03e4,
-		0x6d: 0x03e4,
-		0x6e: 0x03e4,
-		0x6f: 0x03e4,
-		0x70: 0x03e3,
-		0x71: 0x03e3,
-		0x72: 0x03e3,
-		0x73: 0x03e3,
-		0x74: 0x03e4,
-		0x75: 0x03e4,
-		0x76: 0x03e4,
-		0x77: 0x03e1,
-		0x78: 0x03e4,
-		0x79: 0x03e4,
-		0x7a: 0x03e4,
-		0x7b: 0x03e4,
-		0x7c: 0x03e4,
-		0x7d: 0x03e4,
-		0x7e: 0x03e4,
-		0x7f: 0x03e4,
-		0x80: 0x03e4,
-		0x81: 0x03e4,
-		0x82: 0x03e4,
-		0x83: 0x03e4,
-		0x84: 0x03e4,
-		0x85: 0x03e4,
-		0x86: 0x03e4,
-		0x87: 0x03e4,
-		0x88: 0x03e4,
-		0x89: 0x03e4,
-		0x8a: 0x03e4,
-		0x8b: 0x03e4,
-		0x8c: 0x03e4,
-		0x8d: 0x03e4,
-		0x8e: 0x03e4,
-		0x8f: 0x03e4,
-		0x90: 0x03e4,
-		0x91: 0x03e4,
-		0x92: 0x03e4,
-		0x93: 0x03e4,
-		0x94: 0x03e4,
-		0x95: 0x03e4,
-		0x96: 0x03e4,
-		0x97: 0x03e4,
-		0x98: 0x03e4,
-		0x99: 0x03e4,
-		0x9a: 0x03e4,
-		0x9b: 0x03e4,
-		0x9c: 0x03e4,
-		0x9d: 0x03e4,
-		0x9e: 0x03e4,
-		0x9f: 0x03e4,
-		0xa0: 0x03e4,
-		0xa1: 0x03e4,
-		0xa2: 0x03e4,
-		0xa3: 0x03e4,
-		0xa4: 0x03e4,
-		0xa5: 0x03e4,
-		0xa6: 0x03e4,
-		0xa7: 0x03e4,
-		0xa8: 0x03e4,
-		0xa9: 0x03e4,
-		0xaa: 0x03e4,
-		0xab: 0x03e4,
-		0xac: 0x03e4,
-		0xad: 0x03e4,
-		0xae: 0x03e4,
-		0xaf: 0x03e4,
-		0xb0: 0x03e4,
-		0xb1: 0x03e4,
-		0xb2: 0x03e4,
-		0xb3: 0x03e4,
-		0xb4: 0x03e4,
-		0xb5: 0x03e4,
-		0xb6: 0x03e4,
-		0xb7: 0x03e4,
-		0xb8: 0x03e4,
-		0xb9: 0x03e4,
-		0xba: 0x03e4,
-		0xbb: 0x03e4,
-		0xbc: 0x03e4,
-		0xbd: 0x03e4,
-		0xbe: 0x03e4,
-		0xbf: 0x03e4,
-		0xc0: 0x03e4,
-		0xc1: 0x03e4,
-		0xc2: 0x03e2,
-		0xc3: 0x03e4,
-		0xc4: 0x03e2,
-		0xc5: 0x03e2,
-		0xc6: 0x03e2,
-		0xc7: 0x03e4,
-		0xc8: 0x03e4,
-		0xc9: 0x03e4,
-		0xca: 0x03e4,
-		0xcb: 0x03e4,
-		0xcc: 0x03e4,
-		0xcd: 0x03e4,
-		0xce: 0x03e4,
-		0xcf: 0x03e4,
-		0xd0: 0x03e4,
-		0xd1: 0x03e4,
-		0xd2: 0x03e4,
-		0xd3: 0x03e4,
-		0xd4: 0x03e4,
-		0xd5: 0x03e4,
-		0xd6: 0x03e4,
-		0xd7: 0x03e4,
-		0xd8: 0x03e4,
-		0xd9: 0x03e4,
-		0xda: 0x03e4,
-		0xdb: 0x03e4,
-		0xdc: 0x03e4,
-		0xdd: 0x03e4,
-		0xde: 0x03e4,
-		0xdf: 0x03e4,
-		0xe0: 0x03e4,
-		0xe1: 0x03e4,
-		0xe2: 0x03e4,
-		0xe3: 0x03e4,
-		0xe4: 0x03e4,
-		0xe5: 0x03e4,
-		0xe6: 0x03e4,
-		0xe7: 0x03e4,
-		0xe8: 0x03e4,
-		0xe9: 0x03e4,
-		0xea: 0x03e4,
-		0xeb: 0x03e4,
-		0xec: 0x03e4,
-		0xed: 0x03e4,
-		0xee: 0x03e4,
-		0xef: 0x03e4,
-		0xf0: 0x03e4,
-		0xf1: 0x03e4,
-		0xf2: 0x03e4,
-		0xf3: 0x03e4,
-		0xf4: 0x03e4,
-		0xf5: 0x03e4,
-		0xf6: 0x03e4,
-		0xf7: 0x03e4,
-		0xf8: 0x03e4,
-		0xf9: 0x03e4,
-		0xfa: 0x03e4,
-		0xfb: 0x03e4,
-		0xfc: 0x03e4,
-		0xfd: 0x03e4,
-		0xfe: 0x03e4,
-		0xff: 0x03e4,
+		0x10: 0x81f8,
+		0x11: 0x81fb,
+		0x12: 0x8200,
+		0x13: 0x8205,
+		0x14: 0x8206,
+		0x15: 0x8207,
+		0x16: 0x820c,
+		0x17: 0x8211,
+		0x28: 0x8212,
+		0x29: 0x8213,
+		0x2a: 0x8214,
+		0x2b: 0x8217,
+		0x2c: 0x8218,
+		0x2d: 0x8219,
+		0x2e: 0x821a,
+		0x2f: 0x821b,
+		0x41: 0x8226,
+		0x42: 0x8231,
+		0x44: 0x823c,
+		0x45: 0x8247,
+		0x46: 0x8252,
+		0x47: 0x825d,
+		0x4a: 0x8268,
+		0x4b: 0x8271,
+		0x50: 0x8274,
+		0x51: 0x8275,
+		0x52: 0x8276,
+		0x53: 0x8277,
+		0x54: 0x8278,
+		0x55: 0x8279,
+		0x56: 0x827a,
+		0x57: 0x827b,
+		0x58: 0x827c,
+		0x59: 0x827d,
+		0x5a: 0x827e,
+		0x5b: 0x827f,
+		0x5c: 0x8280,
+		0x5d: 0x8281,
+		0x5e: 0x8282,
+		0x5f: 0x8283,
+		0x60: 0x8284,
+		0x61: 0x8285,
+		0x62: 0x8286,
+		0x63: 0x8287,
+		0x64: 0x8288,
+		0x65: 0x8289,
+		0x66: 0x828a,
+		0x67: 0x828b,
+		0x68: 0x828c,
+		0x69: 0x828d,
+		0x6a: 0x828e,
+		0x6b: 0x828f,
+		0x6c: 0x8290,
+		0x6d: 0x8291,
+		0x6e: 0x8295,
+		0x6f: 0x8296,
+		0x70: 0x8297,
+		0x71: 0x829a,
+		0x72: 0x829d,
+		0x73: 0x82a0,
+		0x74: 0x82a1,
+		0x75: 0x82a2,
+		0x76: 0x82a3,
+		0x77: 0x82a5,
+		0x7c: 0x82a6,
+		0x7d: 0x82a7,
+		0x7e: 0x82ac,
+		0x7f: 0x82ad,
+		0x90: 0x82b4,
+		0x91: 0x82bf,
+		0x92: 0x82cb,
+		0x93: 0x82d7,
+		0x98: 0x82e2,
+		0x99: 0x82ed,
+		0xae: 0x82f1,
+		0xc2: 0x82f2,
+		0xc4: 0x82f4,
+		0xc5: 0x82f7,
+		0xc6: 0x82f8,
+		0xd0: 0x82f9,
+		0xd1: 0x82fa,
+		0xd2: 0x82fb,
+		0xd3: 0x82fc,
+		0xd4: 0x82fd,
+		0xd5: 0x82fe,
+		0xd6: 0x8300,
+		0xd7: 0x8302,
+		0xd8: 0x8303,
+		0xd9: 0x8304,
+		0xda: 0x8305,
+		0xdb: 0x8306,
+		0xdc: 0x8307,
+		0xdd: 0x8308,
+		0xde: 0x8309,
+		0xdf: 0x830a,
+		0xe0: 0x830b,
+		0xe1: 0x830c,
+		0xe2: 0x830d,
+		0xe3: 0x830e,
+		0xe4: 0x830f,
+		0xe5: 0x8310,
+		0xe6: 0x8311,
+		0xe7: 0x8313,
+		0xe8: 0x8314,
+		0xe9: 0x8315,
+		0xea: 0x8316,
+		0xeb: 0x8317,
+		0xec: 0x8318,
+		0xed: 0x8319,
+		0xee: 0x831a,
+		0xef: 0x831b,
+		0xf0: 0x831d,
+		0xf1: 0x831e,
+		0xf2: 0x831f,
+		0xf3: 0x8320,
+		0xf4: 0x8321,
+		0xf5: 0x8322,
+		0xf6: 0x8323,
+		0xf7: 0x8326,
+		0xf8: 0x8327,
+		0xf9: 0x8328,
+		0xfa: 0x8329,
+		0xfb: 0x832a,
+		0xfc: 0x832b,
+		0xfd: 0x832c,
+		0xfe: 0x832d,
 	},
 	tabVEX + 2: {
-		0x00: 0x03e5,
-		0x01: 0x03e5,
-		0x02: 0x03e5,
-		0x03: 0x03e5,
-		0x04: 0x03e5,
-		0x05: 0x03e5,
-		0x06: 0x03e5,
-		0x07: 0x03e5,
-		0x08: 0x03e5,
-		0x09: 0x03e5,
-		0x0a: 0x03e5,
-		0x0b: 0x03e5,
-		0x0c: 0x03e5,
-		0x0d: 0x03e5,
-		0x0e: 0x03e5,
-		0x0f: 0x03e5,
-		0x10: 0x03e5,
-		0x11: 0x03e5,
-		0x12: 0x03e5,
-		0x13: 0x03e5,
-		0x14: 0x03e5,
-		0x15: 0x03e5,
-		0x16: 0x03e5,
-		0x17: 0x03e5,
-		0x18: 0x03e5,
-		0x19: 0x03e5,
-		0x1a: 0x03e5,
-		0x1b: 0x03e5,
-		0x1c: 0x03e5,
-		0x1d: 0x03e5,
-		0x1e: 0x03e5,
-		0x1f: 0x03e5,
-		0x20: 0x03e5,
-		0x21: 0x03e5,
-		0x22: 0x03e5,
-		0x23: 0x03e5,
-		0x24: 0x03e5,
-		0x25: 0x03e5,
-		0x26: 0x03e5,
-		0x27: 0x03e5,
-		0x28: 0x03e5,
-		0x29: 0x03e5,
-		0x2a: 0x03e5,
-		0x2b: 0x03e5,
-		0x2c: 0x03e5,
-		0x2d: 0x03e5,
-		0x2e: 0x03e5,
-		0x2f: 0x03e5,
-		0x30: 0x03e5,
-		0x31: 0x03e5,
-		0x32: 0x03e5,
-		0x33: 0x03e5,
-		0x34: 0x03e5,
-		0x35: 0x03e5,
-		0x36: 0x03e5,
-		0x37: 0x03e5,
-		0x38: 0x03e5,
-		0x39: 0x03e5,
-		0x3a: 0x03e5,
-		0x3b: 0x03e5,
-		0x3c: 0x03e5,
-		0x3d: 0x03e5,
-		0x3e: 0x03e5,
-		0x3f: 0x03e5,
-		0x40: 0x03e5,
-		0x41: 0x03e5,
-		0x42: 0x03e5,
-		0x43: 0x03e5,
-		0x44: 0x03e5,
-		0x45: 0x03e5,
-		0x46: 0x03e5,
-		0x47: 0x03e5,
-		0x48: 0x03e5,
-		0x49: 0x03e5,
-		0x4a: 0x03e5,
-		0x4b: 0x03e5,
-		0x4c: 0x03e5,
-		0x4d: 0x03e5,
-		0x4e: 0x03e5,
-		0x4f: 0x03e5,
-		0x50: 0x03e5,
-		0x51: 0x03e5,
-		0x52: 0x03e5,
-		0x53: 0x03e5,
-		0x54: 0x03e5,
-		0x55: 0x03e5,
-		0x56: 0x03e5,
-		0x57: 0x03e5,
-		0x58: 0x03e5,
-		0x59: 0x03e5,
-		0x5a: 0x03e5,
-		0x5b: 0x03e5,
-		0x5c: 0x03e5,
-		0x5d: 0x03e5,
-		0x5e: 0x03e5,
-		0x5f: 0x03e5,
-		0x60: 0x03e5,
-		0x61: 0x03e5,
-		0x62: 0x03e5,
-		0x63: 0x03e5,
-		0x64: 0x03e5,
-		0x65: 0x03e5,
-		0x66: 0x03e5,
-		0x67: 0x03e5,
-		0x68: 0x03e5,
-		0x69: 0x03e5,
-		0x6a: 0x03e5,
-		0x6b: 0x03e5,
-		0x6c: 0x03e5,
-		0x6d: 0x03e5,
-		0x6e: 0x03e5,
-		0x6f: 0x03e5,
-		0x70: 0x03e5,
-		0x71: 0x03e5,
-		0x72: 0x03e5,
-		0x73: 0x03e5,
-		0x74: 0x03e5,
-		0x75: 0x03e5,
-		0x76: 0x03e5,
-		0x77: 0x03e5,
-		0x78: 0x03e5,
-		0x79: 0x03e5,
-		0x7a: 0x03e5,
-		0x7b: 0x03e5,
-		0x7c: 0x03e5,
-		0x7d: 0x03e5,
-		0x7e: 0x03e5,
-		0x7f: 0x03e5,
-		0x80: 0x03e5,
-		0x81: 0x03e5,
-		0x82: 0x03e5,
-		0x83: 0x03e5,
-		0x84: 0x03e5,
-		0x85: 0x03e5,
-		0x86: 0x03e5,
-		0x87: 0x03e5,
-		0x88: 0x03e5,
-		0x89: 0x03e5,
-		0x8a: 0x03e5,
-		0x8b: 0x03e5,
-		0x8c: 0x03e5,
-		0x8d: 0x03e5,
-		0x8e: 0x03e5,
-		0x8f: 0x03e5,
-		0x90: 0x03e5,
-		0x91: 0x03e5,
-		0x92: 0x03e5,
-		0x93: 0x03e5,
-		0x94: 0x03e5,
-		0x95: 0x03e5,
-		0x96: 0x03e5,
-		0x97: 0x03e5,
-		0x98: 0x03e5,
-		0x99: 0x03e5,
-		0x9a: 0x03e5,
-		0x9b: 0x03e5,
-		0x9c: 0x03e5,
-		0x9d: 0x03e5,
-		0x9e: 0x03e5,
-		0x9f: 0x03e5,
-		0xa0: 0x03e5,
-		0xa1: 0x03e5,
-		0xa2: 0x03e5,
-		0xa3: 0x03e5,
-		0xa4: 0x03e5,
-		0xa5: 0x03e5,
-		0xa6: 0x03e5,
-		0xa7: 0x03e5,
-		0xa8: 0x03e5,
-		0xa9: 0x03e5,
-		0xaa: 0x03e5,
-		0xab: 0x03e5,
-		0xac: 0x03e5,
-		0xad: 0x03e5,
-		0xae: 0x03e5,
-		0xaf: 0x03e5,
-		0xb0: 0x03e5,
-		0xb1: 0x03e5,
-		0xb2: 0x03e5,
-		0xb3: 0x03e5,
-		0xb4: 0x03e5,
-		0xb5: 0x03e5,
-		0xb6: 0x03e5,
-		0xb7: 0x03e5,
-		0xb8: 0x03e5,
-		0xb9: 0x03e5,
-		0xba: 0x03e5,
-		0xbb: 0x03e5,
-		0xbc: 0x03e5,
-		0xbd: 0x03e5,
-		0xbe: 0x03e5,
-		0xbf: 0x03e5,
-		0xc0: 0x03e5,
-		0xc1: 0x03e5,
-		0xc2: 0x03e5,
-		0xc3: 0x03e5,
-		0xc4: 0x03e5,
-		0xc5: 0x03e5,
-		0xc6: 0x03e5,
-		0xc7: 0x03e5,
-		0xc8: 0x03e5,
-		0xc9: 0x03e5,
-		0xca: 0x03e5,
-		0xcb: 0x03e5,
-		0xcc: 0x03e5,
-		0xcd: 0x03e5,
-		0xce: 0x03e5,
-		0xcf: 0x03e5,
-		0xd0: 0x03e5,
-		0xd1: 0x03e5,
-		0xd2: 0x03e5,
-		0xd3: 0x03e5,
-		0xd4: 0x03e5,
-		0xd5: 0x03e5,
-		0xd6: 0x03e5,
-		0xd7: 0x03e5,
-		0xd8: 0x03e5,
-		0xd9: 0x03e5,
-		0xda: 0x03e5,
-		0xdb: 0x03e5,
-		0xdc: 0x03e5,
-		0xdd: 0x03e5,
-		0xde: 0x03e5,
-		0xdf: 0x03e5,
-		0xe0: 0x03e5,
-		0xe1: 0x03e5,
-		0xe2: 0x03e5,
-		0xe3: 0x03e5,
-		0xe4: 0x03e5,
-		0xe5: 0x03e5,
-		0xe6: 0x03e5,
-		0xe7: 0x03e5,
-		0xe8: 0x03e5,
-		0xe9: 0x03e5,
-		0xea: 0x03e5,
-		0xeb: 0x03e5,
-		0xec: 0x03e5,
-		0xed: 0x03e5,
-		0xee: 0x03e5,
-		0xef: 0x03e5,
-		0xf0: 0x03e5,
-		0xf1: 0x03e5,
-		0xf2: 0x03e5,
-		0xf3: 0x03e5,
-		0xf4: 0x03e5,
-		0xf5: 0x03e5,
-		0xf6: 0x03e5,
-		0xf7: 0x03e5,
-		0xf8: 0x03e5,
-		0xf9: 0x03e5,
-		0xfa: 0x03e5,
-		0xfb: 0x03e5,
-		0xfc: 0x03e5,
-		0xfd: 0x03e5,
-		0xfe: 0x03e5,
-		0xff: 0x03e5,
+		0x00: 0x832e,
+		0x01: 0x832f,
+		0x02: 0x8330,
+		0x03: 0x8331,
+		0x04: 0x8332,
+		0x05: 0x8333,
+		0x06: 0x8334,
+		0x07: 0x8335,
+		0x08: 0x8336,
+		0x09: 0x8337,
+		0x0a: 0x8338,
+		0x0b: 0x8339,
+		0x0c: 0x833b,
+		0x0d: 0x833d,
+		0x0e: 0x833f,
+		0x0f: 0x8341,
+		0x13: 0x8343,
+		0x16: 0x8346,
+		0x17: 0x8347,
+		0x18: 0x8349,
+		0x19: 0x834c,
+		0x1a: 0x8350,
+		0x1c: 0x8351,
+		0x1d: 0x8352,
+		0x1e: 0x8353,
+		0x20: 0x8354,
+		0x21: 0x8355,
+		0x22: 0x8356,
+		0x23: 0x8357,
+		0x24: 0x8358,
+		0x25: 0x8359,
+		0x28: 0x835a,
+		0x29: 0x835b,
+		0x2a: 0x835e,
+		0x2b: 0x835c,
+		0x2c: 0x8361,
+		0x2d: 0x8364,
+		0x2e: 0x8367,
+		0x2f: 0x836a,
+		0x30: 0x836b,
+		0x31: 0x836c,
+		0x32: 0x836d,
+		0x33: 0x836e,
+		0x34: 0x836f,
+		0x35: 0x8370,
+		0x36: 0x8373,
+		0x37: 0x8374,
+		0x38: 0x8375,
+		0x39: 0x8376,
+		0x3a: 0x8377,
+		0x3b: 0x8378,
+		0x3c: 0x8379,
+		0x3d: 0x837a,
+		0x3e: 0x837b,
+		0x3f: 0x837c,
+		0x40: 0x837d,
+		0x41: 0x837f,
+		0x45: 0x8381,
+		0x46: 0x8385,
+		0x47: 0x8383,
+		0x49: 0x8397,
+		0x4a: 0x83a0,
+		0x4b: 0x83ad,
+		0x50: 0x83b2,
+		0x51: 0x83b7,
+		0x52: 0x83b9,
+		0x53: 0x83bb,
+		0x58: 0x83bd,
+		0x59: 0x83bf,
+		0x5a: 0x83c3,
+		0x5c: 0x83cc,
+		0x5e: 0x83dd,
+		0x6c: 0x83e6,
+		0x72: 0x83e8,
+		0x78: 0x83ea,
+		0x79: 0x83ec,
+		0x8c: 0x83f0,
+		0x8e: 0x83f4,
+		0x90: 0x83f8,
+		0x91: 0x83fc,
+		0x92: 0x8400,
+		0x93: 0x8404,
+		0x96: 0x8406,
+		0x97: 0x8408,
+		0x98: 0x840a,
+		0x99: 0x840c,
+		0x9a: 0x840e,
+		0x9b: 0x8410,
+		0x9c: 0x8412,
+		0x9d: 0x8414,
+		0x9e: 0x8416,
+		0x9f: 0x8418,
+		0xa6: 0x841a,
+		0xa7: 0x841c,
+		0xa8: 0x841e,
+		0xa9: 0x8420,
+		0xaa: 0x8422,
+		0xab: 0x8424,
+		0xac: 0x8426,
+		0xad: 0x8428,
+		0xae: 0x842a,
+		0xaf: 0x842c,
+		0xb0: 0x8449,
+		0xb1: 0x844e,
+		0xb4: 0x8450,
+		0xb5: 0x8452,
+		0xb6: 0x842e,
+		0xb7: 0x8430,
+		0xb8: 0x8432,
+		0xb9: 0x8434,
+		0xba: 0x8436,
+		0xbb: 0x8438,
+		0xbc: 0x843a,
+		0xbd: 0x843c,
+		0xbe: 0x843e,
+		0xbf: 0x8440,
+		0xcb: 0x8456,
+		0xcc: 0x845a,
+		0xcd: 0x845e,
+		0xcf: 0x8460,
+		0xd2: 0x8464,
+		0xd3: 0x8468,
+		0xda: 0x846f,
+		0xdb: 0x8471,
+		0xdc: 0x8472,
+		0xdd: 0x8473,
+		0xde: 0x8474,
+		0xdf: 0x8475,
+		0xe0: 0x8479,
+		0xe1: 0x847d,
+		0xe2: 0x8481,
+		0xe3: 0x8485,
+		0xe4: 0x8489,
+		0xe5: 0x848d,
+		0xe6: 0x8491,
+		0xe7: 0x8495,
+		0xe8: 0x8499,
+		0xe9: 0x849d,
+		0xea: 0x84a1,
+		0xeb: 0x84a5,
+		0xec: 0x84a9,
+		0xed: 0x84ad,
+		0xee: 0x84b1,
+		0xef: 0x84b5,
+		0xf2: 0x84b7,
+		0xf3: 0x84ba,
+		0xf5: 0x84be,
+		0xf6: 0x84c0,
+		0xf7: 0x84c5,
 	},
 	tabVEX + 3: {
-		0x00: 0x03e6,
-		0x01: 0x03e6,
-		0x02: 0x03e6,
-		0x03: 0x03e6,
-		0x04: 0x03e6,
-		0x05: 0x03e6,
-		0x06: 0x03e6,
-		0x07: 0x03e6,
-		0x08: 0x03e6,
-		0x09: 0x03e6,
-		0x0a: 0x03e6,
-		0x0b: 0x03e6,
-		0x0c: 0x03e6,
-		0x0d: 0x03e6,
-		0x0e: 0x03e6,
-		0x0f: 0x03e6,
-		0x10: 0x03e6,
-		0x11: 0x03e6,
-		0x12: 0x03e6,
-		0x13: 0x03e6,
-		0x14: 0x03e6,
-		0x15: 0x03e6,
-		0x16: 0x03e6,
-		0x17: 0x03e6,
-		0x18: 0x03e6,
-		0x19: 0x03e6,
-		0x1a: 0x03e6,
-		0x1b: 0x03e6,
-		0x1c: 0x03e6,
-		0x1d: 0x03e6,
-		0x1e: 0x03e6,
-		0x1f: 0x03e6,
-		0x20: 0x03e6,
-		0x21: 0x03e6,
-		0x22: 0x03e6,
-		0x23: 0x03e6,
-		0x24: 0x03e6,
-		0x25: 0x03e6,
-		0x26: 0x03e6,
-		0x27: 0x03e6,
-		0x28: 0x03e6,
-		0x29: 0x03e6,
-		0x2a: 0x03e6,
-		0x2b: 0x03e6,
-		0x2c: 0x03e6,
-		0x2d: 0x03e6,
-		0x2e: 0x03e6,
-		0x2f: 0x03e6,
-		0x30: 0x03e6,
-		0x31: 0x03e6,
-		0x32: 0x03e6,
-		0x33: 0x03e6,
-		0x34: 0x03e6,
-		0x35: 0x03e6,
-		0x36: 0x03e6,
-		0x37: 0x03e6,
-		0x38: 0x03e6,
-		0x39: 0x03e6,
-		0x3a: 0x03e6,
-		0x3b: 0x03e6,
-		0x3c: 0x03e6,
-		0x3d: 0x03e6,
-		0x3e: 0x03e6,
-		0x3f: 0x03e6,
-		0x40: 0x03e6,
-		0x41: 0x03e6,
-		0x42: 0x03e6,
-		0x43: 0x03e6,
-		0x44: 0x03e6,
-		0x45: 0x03e6,
-		0x46: 0x03e6,
-		0x47: 0x03e6,
-		0x48: 0x03e6,
-		0x49: 0x03e6,
-		0x4a: 0x03e6,
-		0x4b: 0x03e6,
-		0x4c: 0x03e6,
-		0x4d: 0x03e6,
-		0x4e: 0x03e6,
-		0x4f: 0x03e6,
-		0x50: 0x03e6,
-		0x51: 0x03e6,
-		0x52: 0x03e6,
-		0x53: 0x03e6,
-		0x54: 0x03e6,
-		0x55: 0x03e6,
-		0x56: 0x03e6,
-		0x57: 0x03e6,
-		0x58: 0x03e6,
-		0x59: 0x03e6,
-		0x5a: 0x03e6,
-		0x5b: 0x03e6,
-		0x5c: 0x03e6,
-		0x5d: 0x03e6,
-		0x5e: 0x03e6,
-		0x5f: 0x03e6,
-		0x60: 0x03e6,
-		0x61: 0x03e6,
-		0x62: 0x03e6,
-		0x63: 0x03e6,
-		0x64: 0x03e6,
-		0x65: 0x03e6,
-		0x66: 0x03e6,
-		0x67: 0x03e6,
-		0x68: 0x03e6,
-		0x69: 0x03e6,
-		0x6a: 0x03e6,
-		0x6b: 0x03e6,
-		0x6c: 0x03e6,
-		0x6d: 0x03e6,
-		0x6e: 0x03e6,
-		0x6f: 0x03e6,
-		0x70: 0x03e6,
-		0x71: 0x03e6,
-		0x72: 0x03e6,
-		0x73: 0x03e6,
-		0x74: 0x03e6,
-		0x75: 0x03e6,
-		0x76: 0x03e6,
-		0x77: 0x03e6,
-		0x78: 0x03e6,
-		0x79: 0x03e6,
-		0x7a: 0x03e6,
-		0x7b: 0x03e6,
-		0x7c: 0x03e6,
-		0x7d: 0x03e6,
-		0x7e: 0x03e6,
-		0x7f: 0x03e6,
-		0x80: 0x03e6,
-		0x81: 0x03e6,
-		0x82: 0x03e6,
-		0x83: 0x03e6,
-		0x84: 0x03e6,
-		0x85: 0x03e6,
-		0x86: 0x03e6,
-		0x87: 0x03e6,
-		0x88: 0x03e6,
-		0x89: 0x03e6,
-		0x8a: 0x03e6,
-		0x8b: 0x03e6,
-		0x8c: 0x03e6,
-		0x8d: 0x03e6,
-		0x8e: 0x03e6,
-		0x8f: 0x03e6,
-		0x90: 0x03e6,
-		0x91: 0x03e6,
-		0x92: 0x03e6,
-		0x93: 0x03e6,
-		0x94: 0x03e6,
-		0x95: 0x03e6,
-		0x96: 0x03e6,
-		0x97: 0x03e6,
-		0x98: 0x03e6,
-		0x99: 0x03e6,
-		0x9a: 0x03e6,
-		0x9b: 0x03e6,
-		0x9c: 0x03e6,
-		0x9d: 0x03e6,
-		0x9e: 0x03e6,
-		0x9f: 0x03e6,
-		0xa0: 0x03e6,
-		0xa1: 0x03e6,
-		0xa2: 0x03e6,
-		0xa3: 0x03e6,
-		0xa4: 0x03e6,
-		0xa5: 0x03e6,
-		0xa6: 0x03e6,
-		0xa7: 0x03e6,
-		0xa8: 0x03e6,
-		0xa9: 0x03e6,
-		0xaa: 0x03e6,
-		0xab: 0x03e6,
-		0xac: 0x03e6,
-		0xad: 0x03e6,
-		0xae: 0x03e6,
-		0xaf: 0x03e6,
-		0xb0: 0x03e6,
-		0xb1: 0x03e6,
-		0xb2: 0x03e6,
-		0xb3: 0x03e6,
-		0xb4: 0x03e6,
-		0xb5: 0x03e6,
-		0xb6: 0x03e6,
-		0xb7: 0x03e6,
-		0xb8: 0x03e6,
-		0xb9: 0x03e6,
-		0xba: 0x03e6,
-		0xbb: 0x03e6,
-		0xbc: 0x03e6,
-		0xbd: 0x03e6,
-		0xbe: 0x03e6,
-		0xbf: 0x03e6,
-		0xc0: 0x03e6,
-		0xc1: 0x03e6,
-		0xc2: 0x03e6,
-		0xc3: 0x03e6,
-		0xc4: 0x03e6,
-		0xc5: 0x03e6,
-		0xc6: 0x03e6,
-		0xc7: 0x03e6,
-		0xc8: 0x03e6,
-		0xc9: 0x03e6,
-		0xca: 0x03e6,
-		0xcb: 0x03e6,
-		0xcc: 0x03e6,
-		0xcd: 0x03e6,
-		0xce: 0x03e6,
-		0xcf: 0x03e6,
-		0xd0: 0x03e6,
-		0xd1: 0x03e6,
-		0xd2: 0x03e6,
-		0xd3: 0x03e6,
-		0xd4: 0x03e6,
-		0xd5: 0x03e6,
-		0xd6: 0x03e6,
-		0xd7: 0x03e6,
-		0xd8: 0x03e6,
-		0xd9: 0x03e6,
-		0xda: 0x03e6,
-		0xdb: 0x03e6,
-		0xdc: 0x03e6,
-		0xdd: 0x03e6,
-		0xde: 0x03e6,
-		0xdf: 0x03e6,
-		0xe0: 0x03e6,
-		0xe1: 0x03e6,
-		0xe2: 0x03e6,
-		0xe3: 0x03e6,
-		0xe4: 0x03e6,
-		0xe5: 0x03e6,
-		0xe6: 0x03e6,
-		0xe7: 0x03e6,
-		0xe8: 0x03e6,
-		0xe9: 0x03e6,
-		0xea: 0x03e6,
-		0xeb: 0x03e6,
-		0xec: 0x03e6,
-		0xed: 0x03e6,
-		0xee: 0x03e6,
-		0xef: 0x03e6,
-		0xf0: 0x03e6,
-		0xf1: 0x03e6,
-		0xf2: 0x03e6,
-		0xf3: 0x03e6,
-		0xf4: 0x03e6,
-		0xf5: 0x03e6,
-		0xf6: 0x03e6,
-		0xf7: 0x03e6,
-		0xf8: 0x03e6,
-		0xf9: 0x03e6,
-		0xfa: 0x03e6,
-		0xfb: 0x03e6,
-		0xfc: 0x03e6,
-		0xfd: 0x03e6,
-		0xfe: 0x03e6,
-		0xff: 0x03e6,
+		0x00: 0x84c8,
+		0x01: 0x84cb,
+		0x02: 0x84cd,
+		0x04: 0x84cf,
+		0x05: 0x84d1,
+		0x06: 0x84d4,
+		0x08: 0x84d5,
+		0x09: 0x84d6,
+		0x0a: 0x84d7,
+		0x0b: 0x84d8,
+		0x0c: 0x84d9,
+		0x0d: 0x84da,
+		0x0e: 0x84db,
+		0x0f: 0x84dc,
+		0x14: 0x84de,
+		0x15: 0x84e0,
+		0x16: 0x84e6,
+		0x17: 0x84e2,
+		0x18: 0x84e9,
+		0x19: 0x84ec,
+		0x1d: 0x84ee,
+		0x20: 0x84f0,
+		0x21: 0x84f2,
+		0x22: 0x84f6,
+		0x30: 0x84fc,
+		0x31: 0x8502,
+		0x32: 0x8508,
+		0x33: 0x850e,
+		0x38: 0x8511,
+		0x39: 0x8514,
+		0x40: 0x8515,
+		0x41: 0x8517,
+		0x42: 0x8518,
+		0x44: 0x8519,
+		0x46: 0x851c,
+		0x48: 0x851d,
+		0x49: 0x851e,
+		0x4a: 0x8520,
+		0x4b: 0x8522,
+		0x4c: 0x8524,
+		0x5c: 0x8525,
+		0x5d: 0x8526,
+		0x5e: 0x8527,
+		0x5f: 0x8528,
+		0x60: 0x852a,
+		0x61: 0x852c,
+		0x62: 0x852e,
+		0x63: 0x8530,
+		0x68: 0x8531,
+		0x69: 0x8532,
+		0x6a: 0x8533,
+		0x6b: 0x8534,
+		0x6c: 0x8535,
+		0x6d: 0x8536,
+		0x6e: 0x8537,
+		0x6f: 0x8538,
+		0x78: 0x8539,
+		0x79: 0x853a,
+		0x7a: 0x853b,
+		0x7b: 0x853c,
+		0x7c: 0x853d,
+		0x7d: 0x853e,
+		0x7e: 0x853f,
+		0x7f: 0x8540,
+		0xce: 0x8542,
+		0xcf: 0x8544,
+		0xde: 0x8547,
+		0xdf: 0x8549,
+		0xf0: 0x854b,
+	},
+	tabVEX + 7: {
+		0xf8: 0x8556,
 	},
 	tabXOP + 10: {
-		0x00: 0x03e9,
-		0x01: 0x03e9,
-		0x02: 0x03e9,
-		0x03: 0x03e9,
-		0x04: 0x03e9,
-		0x05: 0x03e9,
-		0x06: 0x03e9,
-		0x07: 0x03e9,
-		0x08: 0x03e9,
-		0x09: 0x03e9,
-		0x0a: 0x03e9,
-		0x0b: 0x03e9,
-		0x0c: 0x03e9,
-		0x0d: 0x03e9,
-		0x0e: 0x03e9,
-		0x0f: 0x03e9,
-		0x10: 0x03e9,
-		0x11: 0x03e9,
-		0x12: 0x03e9,
-		0x13: 0x03e9,
-		0x14: 0x03e9,
-		0x15: 0x03e9,
-		0x16: 0x03e9,
-		0x17: 0x03e9,
-		0x18: 0x03e9,
-		0x19: 0x03e9,
-		0x1a: 0x03e9,
-		0x1b: 0x03e9,
-		0x1c: 0x03e9,
-		0x1d: 0x03e9,
-		0x1e: 0x03e9,
-		0x1f: 0x03e9,
-		0x20: 0x03e9,
-		0x21: 0x03e9,
-		0x22: 0x03e9,
-		0x23: 0x03e9,
-		0x24: 0x03e9,
-		0x25: 0x03e9,
-		0x26: 0x03e9,
-		0x27: 0x03e9,
-		0x28: 0x03e9,
-		0x29: 0x03e9,
-		0x2a: 0x03e9,
-		0x2b: 0x03e9,
-		0x2c: 0x03e9,
-		0x2d: 0x03e9,
-		0x2e: 0x03e9,
-		0x2f: 0x03e9,
-		0x30: 0x03e9,
-		0x31: 0x03e9,
-		0x32: 0x03e9,
-		0x33: 0x03e9,
-		0x34: 0x03e9,
-		0x35: 0x03e9,
-		0x36: 0x03e9,
-		0x37: 0x03e9,
-		0x38: 0x03e9,
-		0x39: 0x03e9,
-		0x3a: 0x03e9,
-		0x3b: 0x03e9,
-		0x3c: 0x03e9,
-		0x3d: 0x03e9,
-		0x3e: 0x03e9,
-		0x3f: 0x03e9,
-		0x40: 0x03e9,
-		0x41: 0x03e9,
-		0x42: 0x03e9,
-		0x43: 0x03e9,
-		0x44: 0x03e9,
-		0x45: 0x03e9,
-		0x46: 0x03e9,
-		0x47: 0x03e9,
-		0x48: 0x03e9,
-		0x49: 0x03e9,
-		0x4a: 0x03e9,
-		0x4b: 0x03e9,
-		0x4c: 0x03e9,
-		0x4d: 0x03e9,
-		0x4e: 0x03e9,
-		0x4f: 0x03e9,
-		0x50: 0x03e9,
-		0x51: 0x03e9,
-		0x52: 0x03e9,
-		0x53: 0x03e9,
-		0x54: 0x03e9,
-		0x55: 0x03e9,
-		0x56: 0x03e9,
-		0x57: 0x03e9,
-		0x58: 0x03e9,
-		0x59: 0x03e9,
-		0x5a: 0x03e9,
-		0x5b: 0x03e9,
-		0x5c: 0x03e9,
-		0x5d: 0x03e9,
-		0x5e: 0x03e9,
-		0x5f: 0x03e9,
-		0x60: 0x03e9,
-		0x61: 0x03e9,
-		0x62: 0x03e9,
-		0x63: 0x03e9,
-		0x64: 0x03e9,
-		0x65: 0x03e9,
-		0x66: 0x03e9,
-		0x67: 0x03e9,
-		0x68: 0x03e9,
-		0x69: 0x03e9,
-		0x6a: 0x03e9,
-		0x6b: 0x03e9,
-		0x6c: 0x03e9,
-		0x6d: 0x03e9,
-		0x6e: 0x03e9,
-		0x6f: 0x03e9,
-		0x70: 0x03e9,
-		0x71: 0x03e9,
-		0x72: 0x03e9,
-		0x73: 0x03e9,
-		0x74: 0x03e9,
-		0x75: 0x03e9,
-		0x76: 0x03e9,
-		0x77: 0x03e9,
-		0x78: 0x03e9,
-		0x79: 0x03e9,
-		0x7a: 0x03e9,
-		0x7b: 0x03e9,
-		0x7c: 0x03e9,
-		0x7d: 0x03e9,
-		0x7e: 0x03e9,
-		0x7f: 0x03e9,
-		0x80: 0x03e9,
-		0x81: 0x03e9,
-		0x82: 0x03e9,
-		0x83: 0x03e9,
-		0x84: 0x03e9,
-		0x85: 0x03e9,
-		0x86: 0x03e9,
-		0x87: 0x03e9,
-		0x88: 0x03e9,
-		0x89: 0x03e9,
-		0x8a: 0x03e9,
-		0x8b: 0x03e9,
-		0x8c: 0x03e9,
-		0x8d: 0x03e9,
-		0x8e: 0x03e9,
-		0x8f: 0x03e9,
-		0x90: 0x03e9,
-		0x91: 0x03e9,
-		0x92: 0x03e9,
-		0x93: 0x03e9,
-		0x94: 0x03e9,
-		0x95: 0x03e9,
-		0x96: 0x03e9,
-		0x97: 0x03e9,
-		0x98: 0x03e9,
-		0x99: 0x03e9,
-		0x9a: 0x03e9,
-		0x9b: 0x03e9,
-		0x9c: 0x03e9,
-		0x9d: 0x03e9,
-		0x9e: 0x03e9,
-		0x9f: 0x03e9,
-		0xa0: 0x03e9,
-		0xa1: 0x03e9,
-		0xa2: 0x03e9,
-		0xa3: 0x03e9,
-		0xa4: 0x03e9,
-		0xa5: 0x03e9,
-		0xa6: 0x03e9,
-		0xa7: 0x03e9,
-		0xa8: 0x03e9,
-		0xa9: 0x03e9,
-		0xaa: 0x03e9,
-		0xab: 0x03e9,
-		0xac: 0x03e9,
-		0xad: 0x03e9,
-		0xae: 0x03e9,
-		0xaf: 0x03e9,
-		0xb0: 0x03e9,
-		0xb1: 0x03e9,
-		0xb2: 0x03e9,
-		0xb3: 0x03e9,
-		0xb4: 0x03e9,
-		0xb5: 0x03e9,
-		0xb6: 0x03e9,
-		0xb7: 0x03e9,
-		0xb8: 0x03e9,
-		0xb9: 0x03e9,
-		0xba: 0x03e9,
-		0xbb: 0x03e9,
-		0xbc: 0x03e9,
-		0xbd: 0x03e9,
-		0xbe: 0x03e9,
-		0xbf: 0x03e9,
-		0xc0: 0x03e9,
-		0xc1: 0x03e9,
-		0xc2: 0x03e9,
-		0xc3: 0x03e9,
-		0xc4: 0x03e9,
-		0xc5: 0x03e9,
-		0xc6: 0x03e9,
-		0xc7: 0x03e9,
-		0xc8: 0x03e9,
-		0xc9: 0x03e9,
-		0xca: 0x03e9,
-		0xcb: 0x03e9,
-		0xcc: 0x03e9,
-		0xcd: 0x03e9,
-		0xce: 0x03e9,
-		0xcf: 0x03e9,
-		0xd0: 0x03e9,
-		0xd1: 0x03e9,
-		0xd2: 0x03e9,
-		0xd3: 0x03e9,
-		0xd4: 0x03e9,
-		0xd5: 0x03e9,
-		0xd6: 0x03e9,
-		0xd7: 0x03e9,
-		0xd8: 0x03e9,
-		0xd9: 0x03e9,
-		0xda: 0x03e9,
-		0xdb: 0x03e9,
-		0xdc: 0x03e9,
-		0xdd: 0x03e9,
-		0xde: 0x03e9,
-		0xdf: 0x03e9,
-		0xe0: 0x03e9,
-		0xe1: 0x03e9,
-		0xe2: 0x03e9,
-		0xe3: 0x03e9,
-		0xe4: 0x03e9,
-		0xe5: 0x03e9,
-		0xe6: 0x03e9,
-		0xe7: 0x03e9,
-		0xe8: 0x03e9,
-		0xe9: 0x03e9,
-		0xea: 0x03e9,
-		0xeb: 0x03e9,
-		0xec: 0x03e9,
-		0xed: 0x03e9,
-		0xee: 0x03e9,
-		0xef: 0x03e9,
-		0xf0: 0x03e9,
-		0xf1: 0x03e9,
-		0xf2: 0x03e9,
-		0xf3: 0x03e9,
-		0xf4: 0x03e9,
-		0xf5: 0x03e9,
-		0xf6: 0x03e9,
-		0xf7: 0x03e9,
-		0xf8: 0x03e9,
-		0xf9: 0x03e9,
-		0xfa: 0x03e9,
-		0xfb: 0x03e9,
-		0xfc: 0x03e9,
-		0xfd: 0x03e9,
-		0xfe: 0x03e9,
-		0xff: 0x03e9,
+		0x10: 0x85bf,
+		0x12: 0x85c1,
 	},
 	tabXOP + 8: {
-		0x00: 0x03e7,
-		0x01: 0x03e7,
-		0x02: 0x03e7,
-		0x03: 0x03e7,
-		0x04: 0x03e7,
-		0x05: 0x03e7,
-		0x06: 0x03e7,
-		0x07: 0x03e7,
-		0x08: 0x03e7,
-		0x09: 0x03e7,
-		0x0a: 0x03e7,
-		0x0b: 0x03e7,
-		0x0c: 0x03e7,
-		0x0d: 0x03e7,
-		0x0e: 0x03e7,
-		0x0f: 0x03e7,
-		0x10: 0x03e7,
-		0x11: 0x03e7,
-		0x12: 0x03e7,
-		0x13: 0x03e7,
-		0x14: 0x03e7,
-		0x15: 0x03e7,
-		0x16: 0x03e7,
-		0x17: 0x03e7,
-		0x18: 0x03e7,
-		0x19: 0x03e7,
-		0x1a: 0x03e7,
-		0x1b: 0x03e7,
-		0x1c: 0x03e7,
-		0x1d: 0x03e7,
-		0x1e: 0x03e7,
-		0x1f: 0x03e7,
-		0x20: 0x03e7,
-		0x21: 0x03e7,
-		0x22: 0x03e7,
-		0x23: 0x03e7,
-		0x24: 0x03e7,
-		0x25: 0x03e7,
-		0x26: 0x03e7,
-		0x27: 0x03e7,
-		0x28: 0x03e7,
-		0x29: 0x03e7,
-		0x2a: 0x03e7,
-		0x2b: 0x03e7,
-		0x2c: 0x03e7,
-		0x2d: 0x03e7,
-		0x2e: 0x03e7,
-		0x2f: 0x03e7,
-		0x30: 0x03e7,
-		0x31: 0x03e7,
-		0x32: 0x03e7,
-		0x33: 0x03e7,
-		0x34: 0x03e7,
-		0x35: 0x03e7,
-		0x36: 0x03e7,
-		0x37: 0x03e7,
-		0x38: 0x03e7,
-		0x39: 0x03e7,
-		0x3a: 0x03e7,
-		0x3b: 0x03e7,
-		0x3c: 0x03e7,
-		0x3d: 0x03e7,
-		0x3e: 0x03e7,
-		0x3f: 0x03e7,
-		0x40: 0x03e7,
-		0x41: 0x03e7,
-		0x42: 0x03e7,
-		0x43: 0x03e7,
-		0x44: 0x03e7,
-		0x45: 0x03e7,
-		0x46: 0x03e7,
-		0x47: 0x03e7,
-		0x48: 0x03e7,
-		0x49: 0x03e7,
-		0x4a: 0x03e7,
-		0x4b: 0x03e7,
-		0x4c: 0x03e7,
-		0x4d: 0x03e7,
-		0x4e: 0x03e7,
-		0x4f: 0x03e7,
-		0x50: 0x03e7,
-		0x51: 0x03e7,
-		0x52: 0x03e7,
-		0x53: 0x03e7,
-		0x54: 0x03e7,
-		0x55: 0x03e7,
-		0x56: 0x03e7,
-		0x57: 0x03e7,
-		0x58: 0x03e7,
-		0x59: 0x03e7,
-		0x5a: 0x03e7,
-		0x5b: 0x03e7,
-		0x5c: 0x03e7,
-		0x5d: 0x03e7,
-		0x5e: 0x03e7,
-		0x5f: 0x03e7,
-		0x60: 0x03e7,
-		0x61: 0x03e7,
-		0x62: 0x03e7,
-		0x63: 0x03e7,
-		0x64: 0x03e7,
-		0x65: 0x03e7,
-		0x66: 0x03e7,
-		0x67: 0x03e7,
-		0x68: 0x03e7,
-		0x69: 0x03e7,
-		0x6a: 0x03e7,
-		0x6b: 0x03e7,
-		0x6c: 0x03e7,
-		0x6d: 0x03e7,
-		0x6e: 0x03e7,
-		0x6f: 0x03e7,
-		0x70: 0x03e7,
-		0x71: 0x03e7,
-		0x72: 0x03e7,
-		0x73: 0x03e7,
-		0x74: 0x03e7,
-		0x75: 0x03e7,
-		0x76: 0x03e7,
-		0x77: 0x03e7,
-		0x78: 0x03e7,
-		0x79: 0x03e7,
-		0x7a: 0x03e7,
-		0x7b: 0x03e7,
-		0x7c: 0x03e7,
-		0x7d: 0x03e7,
-		0x7e: 0x03e7,
-		0x7f: 0x03e7,
-		0x80: 0x03e7,
-		0x81: 0x03e7,
-		0x82: 0x03e7,
-		0x83: 0x03e7,
-		0x84: 0x03e7,
-		0x85: 0x03e7,
-		0x86: 0x03e7,
-		0x87: 0x03e7,
-		0x88: 0x03e7,
-		0x89: 0x03e7,
-		0x8a: 0x03e7,
-		0x8b: 0x03e7,
-		0x8c: 0x03e7,
-		0x8d: 0x03e7,
-		0x8e: 0x03e7,
-		0x8f: 0x03e7,
-		0x90: 0x03e7,
-		0x91: 0x03e7,
-		0x92: 0x03e7,
-		0x93: 0x03e7,
-		0x94: 0x03e7,
-		0x95: 0x03e7,
-		0x96: 0x03e7,
-		0x97: 0x03e7,
-		0x98: 0x03e7,
-		0x99: 0x03e7,
-		0x9a: 0x03e7,
-		0x9b: 0x03e7,
-		0x9c: 0x03e7,
-		0x9d: 0x03e7,
-		0x9e: 0x03e7,
-		0x9f: 0x03e7,
-		0xa0: 0x03e7,
-		0xa1: 0x03e7,
-		0xa2: 0x03e7,
-		0xa3: 0x03e7,
-		0xa4: 0x03e7,
-		0xa5: 0x03e7,
-		0xa6: 0x03e7,
-		0xa7: 0x03e7,
-		0xa8: 0x03e7,
-		0xa9: 0x03e7,
-		0xaa: 0x03e7,
-		0xab: 0x03e7,
-		0xac: 0x03e7,
-		0xad: 0x03e7,
-		0xae: 0x03e7,
-		0xaf: 0x03e7,
-		0xb0: 0x03e7,
-		0xb1: 0x03e7,
-		0xb2: 0x03e7,
-		0xb3: 0x03e7,
-		0xb4: 0x03e7,
-		0xb5: 0x03e7,
-		0xb6: 0x03e7,
-		0xb7: 0x03e7,
-		0xb8: 0x03e7,
-		0xb9: 0x03e7,
-		0xba: 0x03e7,
-		0xbb: 0x03e7,
-		0xbc: 0x03e7,
-		0xbd: 0x03e7,
-		0xbe: 0x03e7,
-		0xbf: 0x03e7,
-		0xc0: 0x03e7,
-		0xc1: 0x03e7,
-		0xc2: 0x03e7,
-		0xc3: 0x03e7,
-		0xc4: 0x03e7,
-		0xc5: 0x03e7,
-		0xc6: 0x03e7,
-		0xc7: 0x03e7,
-		0xc8: 0x03e7,
-		0xc9: 0x03e7,
-		0xca: 0x03e7,
-		0xcb: 0x03e7,
-		0xcc: 0x03e7,
-		0xcd: 0x03e7,
-		0xce: 0x03e7,
-		0xcf: 0x03e7,
-		0xd0: 0x03e7,
-		0xd1: 0x03e7,
-		0xd2: 0x03e7,
-		0xd3: 0x03e7,
-		0xd4: 0x03e7,
-		0xd5: 0x03e7,
-		0xd6: 0x03e7,
-		0xd7: 0x03e7,
-		0xd8: 0x03e7,
-		0xd9: 0x03e7,
-		0xda: 0x03e7,
-		0xdb: 0x03e7,
-		0xdc: 0x03e7,
-		0xdd: 0x03e7,
-		0xde: 0x03e7,
-		0xdf: 0x03e7,
-		0xe0: 0x03e7,
-		0xe1: 0x03e7,
-		0xe2: 0x03e7,
-		0xe3: 0x03e7,
-		0xe4: 0x03e7,
-		0xe5: 0x03e7,
-		0xe6: 0x03e7,
-		0xe7: 0x03e7,
-		0xe8: 0x03e7,
-		0xe9: 0x03e7,
-		0xea: 0x03e7,
-		0xeb: 0x03e7,
-		0xec: 0x03e7,
-		0xed: 0x03e7,
-		0xee: 0x03e7,
-		0xef: 0x03e7,
-		0xf0: 0x03e7,
-		0xf1: 0x03e7,
-		0xf2: 0x03e7,
-		0xf3: 0x03e7,
-		0xf4: 0x03e7,
-		0xf5: 0x03e7,
-		0xf6: 0x03e7,
-		0xf7: 0x03e7,
-		0xf8: 0x03e7,
-		0xf9: 0x03e7,
-		0xfa: 0x03e7,
-		0xfb: 0x03e7,
-		0xfc: 0x03e7,
-		0xfd: 0x03e7,
-		0xfe: 0x03e7,
-		0xff: 0x03e7,
+		0x85: 0x8558,
+		0x86: 0x855a,
+		0x87: 0x855c,
+		0x8e: 0x855e,
+		0x8f: 0x8560,
+		0x95: 0x8562,
+		0x96: 0x8564,
+		0x97: 0x8566,
+		0x9e: 0x8568,
+		0x9f: 0x856a,
+		0xa2: 0x061d,
+		0xa3: 0x856b,
+		0xa6: 0x856d,
+		0xb6: 0x856f,
+		0xc0: 0x8571,
+		0xc1: 0x8573,
+		0xc2: 0x8575,
+		0xc3: 0x8577,
+		0xcc: 0x8579,
+		0xcd: 0x857b,
+		0xce: 0x857d,
+		0xcf: 0x857f,
+		0xec: 0x8581,
+		0xed: 0x8583,
+		0xee: 0x8585,
+		0xef: 0x8587,
 	},
 	tabXOP + 9: {
-		0x00: 0x03e8,
-		0x01: 0x03e8,
-		0x02: 0x03e8,
-		0x03: 0x03e8,
-		0x04: 0x03e8,
-		0x05: 0x03e8,
-		0x06: 0x03e8,
-		0x07: 0x03e8,
-		0x08: 0x03e8,
-		0x09: 0x03e8,
-		0x0a: 0x03e8,
-		0x0b: 0x03e8,
-		0x0c: 0x03e8,
-		0x0d: 0x03e8,
-		0x0e: 0x03e8,
-		0x0f: 0x03e8,
-		0x10: 0x03e8,
-		0x11: 0x03e8,
-		0x12: 0x03e8,
-		0x13: 0x03e8,
-		0x14: 0x03e8,
-		0x15: 0x03e8,
-		0x16: 0x03e8,
-		0x17: 0x03e8,
-		0x18: 0x03e8,
-		0x19: 0x03e8,
-		0x1a: 0x03e8,
-		0x1b: 0x03e8,
-		0x1c: 0x03e8,
-		0x1d: 0x03e8,
-		0x1e: 0x03e8,
-		0x1f: 0x03e8,
-		0x20: 0x03e8,
-		0x21: 0x03e8,
-		0x22: 0x03e8,
-		0x23: 0x03e8,
-		0x24: 0x03e8,
-		0x25: 0x03e8,
-		0x26: 0x03e8,
-		0x27: 0x03e8,
-		0x28: 0x03e8,
-		0x29: 0x03e8,
-		0x2a: 0x03e8,
-		0x2b: 0x03e8,
-		0x2c: 0x03e8,
-		0x2d: 0x03e8,
-		0x2e: 0x03e8,
-		0x2f: 0x03e8,
-		0x30: 0x03e8,
-		0x31: 0x03e8,
-		0x32: 0x03e8,
-		0x33: 0x03e8,
-		0x34: 0x03e8,
-		0x35: 0x03e8,
-		0x36: 0x03e8,
-		0x37: 0x03e8,
-		0x38: 0x03e8,
-		0x39: 0x03e8,
-		0x3a: 0x03e8,
-		0x3b: 0x03e8,
-		0x3c: 0x03e8,
-		0x3d: 0x03e8,
-		0x3e: 0x03e8,
-		0x3f: 0x03e8,
-		0x40: 0x03e8,
-		0x41: 0x03e8,
-		0x42: 0x03e8,
-		0x43: 0x03e8,
-		0x44: 0x03e8,
-		0x45: 0x03e8,
-		0x46: 0x03e8,
-		0x47: 0x03e8,
-		0x48: 0x03e8,
-		0x49: 0x03e8,
-		0x4a: 0x03e8,
-		0x4b: 0x03e8,
-		0x4c: 0x03e8,
-		0x4d: 0x03e8,
-		0x4e: 0x03e8,
-		0x4f: 0x03e8,
-		0x50: 0x03e8,
-		0x51: 0x03e8,
-		0x52: 0x03e8,
-		0x53: 0x03e8,
-		0x54: 0x03e8,
-		0x55: 0x03e8,
-		0x56: 0x03e8,
-		0x57: 0x03e8,
-		0x58: 0x03e8,
-		0x59: 0x03e8,
-		0x5a: 0x03e8,
-		0x5b: 0x03e8,
-		0x5c: 0x03e8,
-		0x5d: 0x03e8,
-		0x5e: 0x03e8,
-		0x5f: 0x03e8,
-		0x60: 0x03e8,
-		0x61: 0x03e8,
-		0x62: 0x03e8,
-		0x63: 0x03e8,
-		0x64: 0x03e8,
-		0x65: 0x03e8,
-		0x66: 0x03e8,
-		0x67: 0x03e8,
-		0x68: 0x03e8,
-		0x69: 0x03e8,
-		0x6a: 0x03e8,
-		0x6b: 0x03e8,
-		0x6c: 0x03e8,
-		0x6d: 0x03e8,
-		0x6e: 0x03e8,
-		0x6f: 0x03e8,
-		0x70: 0x03e8,
-		0x71: 0x03e8,
-		0x72: 0x03e8,
-		0x73: 0x03e8,
-		0x74: 0x03e8,
-		0x75: 0x03e8,
-		0x76: 0x03e8,
-		0x77: 0x03e8,
-		0x78: 0x03e8,
-		0x79: 0x03e8,
-		0x7a: 0x03e8,
-		0x7b: 0x03e8,
-		0x7c: 0x03e8,
-		0x7d: 0x03e8,
-		0x7e: 0x03e8,
-		0x7f: 0x03e8,
-		0x80: 0x03e8,
-		0x81: 0x03e8,
-		0x82: 0x03e8,
-		0x83: 0x03e8,
-		0x84: 0x03e8,
-		0x85: 0x03e8,
-		0x86: 0x03e8,
-		0x87: 0x03e8,
-		0x88: 0x03e8,
-		0x89: 0x03e8,
-		0x8a: 0x03e8,
-		0x8b: 0x03e8,
-		0x8c: 0x03e8,
-		0x8d: 0x03e8,
-		0x8e: 0x03e8,
-		0x8f: 0x03e8,
-		0x90: 0x03e8,
-		0x91: 0x03e8,
-		0x92: 0x03e8,
-		0x93: 0x03e8,
-		0x94: 0x03e8,
-		0x95: 0x03e8,
-		0x96: 0x03e8,
-		0x97: 0x03e8,
-		0x98: 0x03e8,
-		0x99: 0x03e8,
-		0x9a: 0x03e8,
-		0x9b: 0x03e8,
-		0x9c: 0x03e8,
-		0x9d: 0x03e8,
-		0x9e: 0x03e8,
-		0x9f: 0x03e8,
-		0xa0: 0x03e8,
-		0xa1: 0x03e8,
-		0xa2: 0x03e8,
-		0xa3: 0x03e8,
-		0xa4: 0x03e8,
-		0xa5: 0x03e8,
-		0xa6: 0x03e8,
-		0xa7: 0x03e8,
-		0xa8: 0x03e8,
-		0xa9: 0x03e8,
-		0xaa: 0x03e8,
-		0xab: 0x03e8,
-		0xac: 0x03e8,
-		0xad: 0x03e8,
-		0xae: 0x03e8,
-		0xaf: 0x03e8,
-		0xb0: 0x03e8,
-		0xb1: 0x03e8,
-		0xb2: 0x03e8,
-		0xb3: 0x03e8,
-		0xb4: 0x03e8,
-		0xb5: 0x03e8,
-		0xb6: 0x03e8,
-		0xb7: 0x03e8,
-		0xb8: 0x03e8,
-		0xb9: 0x03e8,
-		0xba: 0x03e8,
-		0xbb: 0x03e8,
-		0xbc: 0x03e8,
-		0xbd: 0x03e8,
-		0xbe: 0x03e8,
-		0xbf: 0x03e8,
-		0xc0: 0x03e8,
-		0xc1: 0x03e8,
-		0xc2: 0x03e8,
-		0xc3: 0x03e8,
-		0xc4: 0x03e8,
-		0xc5: 0x03e8,
-		0xc6: 0x03e8,
-		0xc7: 0x03e8,
-		0xc8: 0x03e8,
-		0xc9: 0x03e8,
-		0xca: 0x03e8,
-		0xcb: 0x03e8,
-		0xcc: 0x03e8,
-		0xcd: 0x03e8,
-		0xce: 0x03e8,
-		0xcf: 0x03e8,
-		0xd0: 0x03e8,
-		0xd1: 0x03e8,
-		0xd2: 0x03e8,
-		0xd3: 0x03e8,
-		0xd4: 0x03e8,
-		0xd5: 0x03e8,
-		0xd6: 0x03e8,
-		0xd7: 0x03e8,
-		0xd8: 0x03e8,
-		0xd9: 0x03e8,
-		0xda: 0x03e8,
-		0xdb: 0x03e8,
-		0xdc: 0x03e8,
-		0xdd: 0x03e8,
-		0xde: 0x03e8,
-		0xdf: 0x03e8,
-		0xe0: 0x03e8,
-		0xe1: 0x03e8,
-		0xe2: 0x03e8,
-		0xe3: 0x03e8,
-		0xe4: 0x03e8,
-		0xe5: 0x03e8,
-		0xe6: 0x03e8,
-		0xe7: 0x03e8,
-		0xe8: 0x03e8,
-		0xe9: 0x03e8,
-		0xea: 0x03e8,
-		0xeb: 0x03e8,
-		0xec: 0x03e8,
-		0xed: 0x03e8,
-		0xee: 0x03e8,
-		0xef: 0x03e8,
-		0xf0: 0x03e8,
-		0xf1: 0x03e8,
-		0xf2: 0x03e8,
-		0xf3: 0x03e8,
-		0xf4: 0x03e8,
-		0xf5: 0x03e8,
-		0xf6: 0x03e8,
-		0xf7: 0x03e8,
-		0xf8: 0x03e8,
-		0xf9: 0x03e8,
-		0xfa: 0x03e8,
-		0xfb: 0x03e8,
-		0xfc: 0x03e8,
-		0xfd: 0x03e8,
-		0xfe: 0x03e8,
-		0xff: 0x03e8,
+		0x01: 0x8589,
+		0x02: 0x858b,
+		0x12: 0x858e,
+		0x80: 0x858f,
+		0x81: 0x8590,
+		0x82: 0x8592,
+		0x83: 0x8594,
+		0x90: 0x8595,
+		0x91: 0x8596,
+		0x92: 0x8597,
+		0x93: 0x8598,
+		0x94: 0x8599,
+		0x95: 0x859a,
+		0x96: 0x859b,
+		0x97: 0x859c,
+		0x98: 0x859d,
+		0x99: 0x859e,
+		0x9a: 0x859f,
+		0x9b: 0x85a0,
+		0xc1: 0x85a2,
+		0xc2: 0x85a4,
+		0xc3: 0x85a6,
+		0xc6: 0x85a8,
+		0xc7: 0x85aa,
+		0xcb: 0x85ac,
+		0xd1: 0x85ae,
+		0xd2: 0x85b0,
+		0xd3: 0x85b2,
+		0xd6: 0x85b4,
+		0xd7: 0x85b6,
+		0xdb: 0x85b8,
+		0xe1: 0x85ba,
+		0xe2: 0x85bc,
+		0xe3: 0x85be,
 	},
 }
 
@@ -4628,92 +3938,88 @@ var nodes = [...]node{
 	{byReg, 525},
 	{byMod, 533},
 	{byRM, 535},
-	{byReg, 543},
-	{byMod, 551},
-	{byMode, 553},
-	{byRM, 555},
+	{byRM, 543},
+	{byReg, 551},
+	{byMod, 559},
+	{byMode, 561},
 	{byRM, 563},
 	{byRM, 571},
-	{byReg, 579},
-	{byMod, 587},
-	{byRM, 589},
-	{byReg, 597},
-	{byMod, 605},
-	{byMode, 607},
-	{byReg, 609},
-	{byRM, 617},
-	{byRM, 625},
+	{byRM, 579},
+	{byReg, 587},
+	{byMod, 595},
+	{byRM, 597},
+	{byRM, 605},
+	{byReg, 613},
+	{byMod, 621},
+	{byMode, 623},
+	{byReg, 625},
 	{byRM, 633},
 	{byRM, 641},
 	{byRM, 649},
-	{byReg, 657},
-	{byMod, 665},
-	{byRM, 667},
-	{byReg, 675},
-	{byMod, 683},
-	{byMode, 685},
-	{byRM, 687},
-	{byRM, 695},
-	{byRM, 703},
+	{byRM, 657},
+	{byRM, 665},
+	{byReg, 673},
+	{byMod, 681},
+	{byRM, 683},
+	{byRM, 691},
+	{byReg, 699},
+	{byMod, 707},
+	{byMode, 709},
 	{byRM, 711},
 	{byRM, 719},
-	{byReg, 727},
-	{byMod, 735},
-	{byRM, 737},
-	{byReg, 745},
-	{byMod, 753},
-	{byMode, 755},
-	{byPrefix, 757},
-	{byMode, 761},
-	{byMode, 763},
-	{byPrefix, 765},
-	{byPrefix, 769},
-	{byMod, 773},
-	{byPrefix, 775},
-	{byMod, 779},
-	{byMod, 781},
-	{byPrefix, 783},
-	{byPrefix, 787},
-	{byPrefix, 791},
-	{byMod, 795},
-	{byPrefix, 797},
+	{byRM, 727},
+	{byRM, 735},
+	{byRM, 743},
+	{byReg, 751},
+	{byMod, 759},
+	{byRM, 761},
+	{byReg, 769},
+	{byMod, 777},
+	{byMode, 779},
+	{byPrefix, 781},
+	{byPrefix, 785},
+	{byPrefix, 789},
+	{byMod, 793},
+	{byPrefix, 795},
+	{byMod, 799},
 	{byMod, 801},
-	{byMod, 803},
-	{byPrefix, 805},
-	{byReg, 809},
-	{byMod, 817},
-	{byMod, 819},
-	{byPrefix, 821},
-	{byMod, 825},
-	{byMod, 827},
-	{byPrefix, 829},
-	{byReg, 833},
-	{byMod, 841},
-	{byPrefix, 843},
-	{byRM, 847},
-	{byReg, 855},
-	{byMod, 863},
-	{byPrefix, 865},
-	{byPrefix, 869},
-	{byPrefix, 873},
-	{byPrefix, 877},
-	{byMod, 881},
+	{byPrefix, 803},
+	{byPrefix, 807},
+	{byPrefix, 811},
+	{byMod, 815},
+	{byPrefix, 817},
+	{byMod, 821},
+	{byMod, 823},
+	{byPrefix, 825},
+	{byReg, 829},
+	{byMod, 837},
+	{byMod, 839},
+	{byPrefix, 841},
+	{byMod, 845},
+	{byMod, 847},
+	{byPrefix, 849},
+	{byReg, 853},
+	{byMod, 861},
+	{byPrefix, 863},
+	{byRM, 867},
+	{byReg, 875},
 	{byMod, 883},
-	{byMod, 885},
-	{byMod, 887},
+	{byPrefix, 885},
 	{byPrefix, 889},
 	{byPrefix, 893},
 	{byPrefix, 897},
-	{byPrefix, 901},
-	{byPrefix, 905},
-	{byMod, 909},
-	{byMod, 911},
+	{byMod, 901},
+	{byMod, 903},
+	{byMod, 905},
+	{byMod, 907},
+	{byPrefix, 909},
 	{byPrefix, 913},
 	{byPrefix, 917},
 	{byPrefix, 921},
 	{byPrefix, 925},
 	{byPrefix, 929},
-	{byPrefix, 933},
+	{byMod, 933},
+	{byMod, 935},
 	{byPrefix, 937},
 	{byPrefix, 941},
 	{byPrefix, 945},
@@ -4741,133 +4047,119 @@ var nodes = [...]node{
 	{byPrefix, 1033},
 	{byPrefix, 1037},
 	{byPrefix, 1041},
-	{byReg, 1045},
-	{byMod, 1053},
-	{byPrefix, 1055},
-	{byReg, 1059},
-	{byMod, 1067},
-	{byPrefix, 1069},
-	{byReg, 1073},
-	{byMod, 1081},
+	{byPrefix, 1045},
+	{byPrefix, 1049},
+	{byPrefix, 1053},
+	{byPrefix, 1057},
+	{byPrefix, 1061},
+	{byPrefix, 1065},
+	{byReg, 1069},
+	{byMod, 1077},
+	{byPrefix, 1079},
 	{byReg, 1083},
 	{byMod, 1091},
 	{byPrefix, 1093},
-	{byPrefix, 1097},
-	{byPrefix, 1101},
-	{byPrefix, 1105},
-	{byPrefix, 1109},
-	{byReg, 1113},
-	{byMod, 1121},
-	{byMod, 1123},
+	{byReg, 1097},
+	{byMod, 1105},
+	{byReg, 1107},
+	{byMod, 1115},
+	{byPrefix, 1117},
+	{byPrefix, 1121},
 	{byPrefix, 1125},
-	{byMod, 1129},
-	{byMod, 1131},
+	{byPrefix, 1129},
 	{byPrefix, 1133},
-	{byPrefix, 1137},
-	{byPrefix, 1141},
-	{byPrefix, 1145},
+	{byReg, 1137},
+	{byMod, 1145},
+	{byMod, 1147},
 	{byPrefix, 1149},
-	{byReg, 1153},
-	{byReg, 1161},
-	{byMod, 1169},
-	{byReg, 1171},
-	{byReg, 1179},
-	{byMod, 1187},
-	{byReg, 1189},
-	{byReg, 1197},
-	{byMod, 1205},
-	{byReg, 1207},
-	{byMod, 1215},
-	{byMode, 1217},
-	{byReg, 1219},
-	{byMod, 1227},
-	{byPrefix, 1229},
-	{byMod, 1233},
-	{byMod, 1235},
-	{byMod, 1237},
-	{byPrefix, 1239},
-	{byReg, 1243},
-	{byPrefix, 1251},
-	{byPrefix, 1255},
-	{byPrefix, 1259},
-	{byMod, 1263},
-	{byPrefix, 1265},
-	{byPrefix, 1269},
-	{byMod, 1273},
-	{byPrefix, 1275},
-	{byPrefix, 1279},
-	{byReg, 1283},
-	{byReg, 1291},
-	{byMod, 1299},
-	{byReg, 1301},
-	{byMod, 1309},
-	{byW, 1311},
-	{byReg, 1313},
-	{byMod, 1321},
-	{byReg, 1323},
-	{byMod, 1331},
-	{byW, 1333},
-	{byReg, 1335},
-	{byReg, 1343},
-	{byMod, 1351},
-	{byReg, 1353},
-	{byMod, 1361},
-	{byW, 1363},
+	{byMod, 1153},
+	{byMod, 1155},
+	{byPrefix, 1157},
+	{byPrefix, 1161},
+	{byPrefix, 1165},
+	{byPrefix, 1169},
+	{byPrefix, 1173},
+	{byRM, 1177},
+	{byRM, 1185},
+	{byRM, 1193},
+	{byReg, 1201},
+	{byMod, 1209},
+	{byPrefix, 1211},
+	{byRM, 1215},
+	{byReg, 1223},
+	{byMod, 1231},
+	{byRM, 1233},
+	{byReg, 1241},
+	{byMod, 1249},
+	{byMode, 1251},
+	{byRM, 1253},
+	{byRM, 1261},
+	{byRM, 1269},
+	{byRM, 1277},
+	{byRM, 1285},
+	{byReg, 1293},
+	{byMod, 1301},
+	{byReg, 1303},
+	{byMod, 1311},
+	{byMode, 1313},
+	{byMode, 1315},
+	{byPrefix, 1317},
+	{byReg, 1321},
+	{byReg, 1329},
+	{byMod, 1337},
+	{byReg, 1339},
+	{byReg, 1347},
+	{byMod, 1355},
+	{byReg, 1357},
 	{byReg, 1365},
 	{byMod, 1373},
 	{byReg, 1375},
 	{byMod, 1383},
-	{byW, 1385},
-	{byPrefix, 1387},
-	{byPrefix, 1391},
-	{byPrefix, 1395},
-	{byPrefix, 1399},
-	{byPrefix, 1403},
+	{byMode, 1385},
+	{byReg, 1387},
+	{byMod, 1395},
+	{byPrefix, 1397},
+	{byMod, 1401},
+	{byMod, 1403},
+	{byMod, 1405},
 	{byPrefix, 1407},
-	{byPrefix, 1411},
-	{byMod, 1415},
-	{byMod, 1417},
+	{byReg, 1411},
 	{byPrefix, 1419},
-	{byMod, 1423},
-	{byPrefix, 1425},
-	{byPrefix, 1429},
+	{byPrefix, 1423},
+	{byPrefix, 1427},
+	{byMod, 1431},
 	{byPrefix, 1433},
 	{byPrefix, 1437},
-	{byPrefix, 1441},
-	{byPrefix, 1445},
-	{byPrefix, 1449},
-	{byPrefix, 1453},
-	{byPrefix, 1457},
-	{byPrefix, 1461},
-	{byPrefix, 1465},
-	{byPrefix, 1469},
-	{byPrefix, 1473},
-	{byPrefix, 1477},
-	{byPrefix, 1481},
-	{byPrefix, 1485},
+	{byMod, 1441},
+	{byPrefix, 1443},
+	{byPrefix, 1447},
+	{byReg, 1451},
+	{byReg, 1459},
+	{byMod, 1467},
+	{byReg, 1469},
+	{byMod, 1477},
+	{byW, 1479},
+	{byReg, 1481},
 	{byMod, 1489},
-	{byMod, 1491},
-	{byPrefix, 1493},
-	{byPrefix, 1497},
-	{byPrefix, 1501},
-	{byPrefix, 1505},
-	{byPrefix, 1509},
-	{byPrefix, 1513},
-	{byPrefix, 1517},
-	{byPrefix, 1521},
-	{byPrefix, 1525},
+	{byReg, 1491},
+	{byMod, 1499},
+	{byW, 1501},
+	{byReg, 1503},
+	{byReg, 1511},
+	{byMod, 1519},
+	{byReg, 1521},
 	{byMod, 1529},
-	{byPrefix, 1531},
-	{byPrefix, 1535},
-	{byPrefix, 1539},
-	{byPrefix, 1543},
-	{byPrefix, 1547},
-	{byPrefix, 1551},
-	{byPrefix, 1555},
-	{byMod, 1559},
-	{byMod, 1561},
-	{byPrefix, 1563},
-	{byPrefix, 1567},
+	{byW, 1531},
+	{byReg, 1533},
+	{byMod, 1541},
+	{byMod, 1543},
+	{byW, 1545},
+	{byMode, 1547},
+	{byReg, 1549},
+	{byMod, 1557},
+	{byReg, 1559},
+	{byMod, 1567},
+	{byW, 1569},
 	{byPrefix, 1571},
 	{byPrefix, 1575},
 	{byPrefix, 1579},
@@ -4875,57 +4167,59 @@ var nodes = [...]node{
 	{byPrefix, 1587},
 	{byPrefix, 1591},
 	{byPrefix, 1595},
-	{byPrefix, 1599},
+	{byMod, 1599},
+	{byMod, 1601},
 	{byPrefix, 1603},
-	{byPrefix, 1607},
-	{byPrefix, 1611},
-	{byPrefix, 1615},
-	{byPrefix, 1619},
-	{byPrefix, 1623},
-	{byPrefix, 1627},
-	{byPrefix, 1631},
-	{byPrefix, 1635},
-	{byPrefix, 1639},
-	{byPrefix, 1643},
-	{byPrefix, 1647},
-	{byPrefix, 1651},
-	{byPrefix, 1655},
-	{byPrefix, 1659},
-	{byPrefix, 1663},
-	{byPrefix, 1667},
-	{byPrefix, 1671},
-	{byPrefix, 1675},
-	{byPrefix, 1679},
-	{byPrefix, 1683},
-	{byPrefix, 1687},
-	{byPrefix, 1691},
-	{byPrefix, 1695},
-	{byPrefix, 1699},
-	{byPrefix, 1703},
-	{byMod, 1707},
+	{byMod, 1607},
+	{byPrefix, 1609},
+	{byPrefix, 1613},
+	{byPrefix, 1617},
+	{byPrefix, 1621},
+	{byPrefix, 1625},
+	{byPrefix, 1629},
+	{byPrefix, 1633},
+	{byPrefix, 1637},
+	{byPrefix, 1641},
+	{byPrefix, 1645},
+	{byPrefix, 1649},
+	{byPrefix, 1653},
+	{byPrefix, 1657},
+	{byPrefix, 1661},
+	{byPrefix, 1665},
+	{byPrefix, 1669},
+	{byMod, 1673},
+	{byMod, 1675},
+	{byPrefix, 1677},
+	{byPrefix, 1681},
+	{byPrefix, 1685},
+	{byPrefix, 1689},
+	{byPrefix, 1693},
+	{byPrefix, 1697},
+	{byPrefix, 1701},
+	{byPrefix, 1705},
 	{byPrefix, 1709},
-	{byPrefix, 1713},
-	{byPrefix, 1717},
-	{byPrefix, 1721},
-	{byPrefix, 1725},
-	{byPrefix, 1729},
-	{byPrefix, 1733},
-	{byPrefix, 1737},
-	{byPrefix, 1741},
-	{byPrefix, 1745},
-	{byPrefix, 1749},
-	{byPrefix, 1753},
-	{byPrefix, 1757},
-	{byPrefix, 1761},
-	{byPrefix, 1765},
-	{byPrefix, 1769},
-	{byPrefix, 1773},
-	{byPrefix, 1777},
-	{byMod, 1781},
+	{byMod, 1713},
+	{byPrefix, 1715},
+	{byPrefix, 1719},
+	{byPrefix, 1723},
+	{byPrefix, 1727},
+	{byPrefix, 1731},
+	{byPrefix, 1735},
+	{byPrefix, 1739},
+	{byMod, 1743},
+	{byMod, 1745},
+	{byPrefix, 1747},
+	{byPrefix, 1751},
+	{byPrefix, 1755},
+	{byPrefix, 1759},
+	{byPrefix, 1763},
+	{byPrefix, 1767},
+	{byPrefix, 1771},
+	{byPrefix, 1775},
+	{byPrefix, 1779},
 	{byPrefix, 1783},
-	{byMod, 1787},
-	{byPrefix, 1789},
-	{byMod, 1793},
+	{byPrefix, 1787},
+	{byPrefix, 1791},
 	{byPrefix, 1795},
 	{byPrefix, 1799},
 	{byPrefix, 1803},
@@ -4934,40 +4228,32 @@ var nodes = [...]node{
 	{byPrefix, 1815},
 	{byPrefix, 1819},
 	{byPrefix, 1823},
-	{byReg, 1827},
-	{byMod, 1835},
-	{byPrefix, 1837},
-	{byPrefix, 1841},
-	{byMod, 1845},
+	{byPrefix, 1827},
+	{byPrefix, 1831},
+	{byPrefix, 1835},
+	{byPrefix, 1839},
+	{byPrefix, 1843},
 	{byPrefix, 1847},
-	{byMod, 1851},
-	{byPrefix, 1853},
-	{byMod, 1857},
+	{byPrefix, 1851},
+	{byPrefix, 1855},
 	{byPrefix, 1859},
-	{byMod, 1863},
-	{byPrefix, 1865},
-	{byMod, 1869},
+	{byPrefix, 1863},
+	{byPrefix, 1867},
 	{byPrefix, 1871},
-	{byMod, 1875},
-	{byPrefix, 1877},
-	{byMod, 1881},
+	{byPrefix, 1875},
+	{byPrefix, 1879},
 	{byPrefix, 1883},
-	{byMod, 1887},
-	{byPrefix, 1889},
-	{byMod, 1893},
-	{byPrefix, 1895},
-	{byMod, 1899},
+	{byPrefix, 1887},
+	{byMod, 1891},
+	{byPrefix, 1893},
+	{byPrefix, 1897},
 	{byPrefix, 1901},
-	{byMod, 1905},
-	{byMod, 1907},
-	{byMod, 1909},
-	{byPrefix, 1911},
-	{byMod, 1915},
+	{byPrefix, 1905},
+	{byPrefix, 1909},
+	{byPrefix, 1913},
 	{byPrefix, 1917},
-	{byMod, 1921},
-	{byMod, 1923},
-	{byMod, 1925},
-	{byMod, 1927},
+	{byPrefix, 1921},
+	{byPrefix, 1925},
 	{byPrefix, 1929},
 	{byPrefix, 1933},
 	{byPrefix, 1937},
@@ -4977,29 +4263,2022 @@ var nodes = [...]node{
 	{byPrefix, 1953},
 	{byPrefix, 1957},
 	{byPrefix, 1961},
-	{byPrefix, 1965},
-	{byPrefix, 1969},
+	{byMod, 1965},
+	{byPrefix, 1967},
+	{byMod, 1971},
 	{byPrefix, 1973},
-	{byPrefix, 1977},
-	{byPrefix, 1981},
-	{byPrefix, 1985},
-	{byPrefix, 1989},
-	{byPrefix, 1993},
-	{byPrefix, 1997},
-	{byPrefix, 2001},
-	{byPrefix, 2005},
-	{byPrefix, 2009},
-	{byPrefix, 2013},
-	{byPrefix, 2017},
+	{byMod, 1977},
+	{byPrefix, 1979},
+	{byPrefix, 1983},
+	{byPrefix, 1987},
+	{byPrefix, 1991},
+	{byPrefix, 1995},
+	{byPrefix, 1999},
+	{byPrefix, 2003},
+	{byPrefix, 2007},
+	{byReg, 2011},
+	{byMod, 2019},
 	{byPrefix, 2021},
 	{byPrefix, 2025},
-	{byPrefix, 2029},
-	{byPrefix, 2033},
+	{byMod, 2029},
+	{byPrefix, 2031},
+	{byMod, 2035},
 	{byPrefix, 2037},
-	{byRM, 2041},
-	{byReg, 2049},
-	{byMod, 2057},
-	{byPrefix, 2059},
+	{byMod, 2041},
+	{byPrefix, 2043},
+	{byMod, 2047},
+	{byPrefix, 2049},
+	{byMod, 2053},
+	{byPrefix, 2055},
+	{byMod, 2059},
+	{byPrefix, 2061},
+	{byMod, 2065},
+	{byPrefix, 2067},
+	{byMod, 2071},
+	{byPrefix, 2073},
+	{byMod, 2077},
+	{byPrefix, 2079},
+	{byMod, 2083},
+	{byPrefix, 2085},
+	{byMod, 2089},
+	{byMod, 2091},
+	{byMod, 2093},
+	{byPrefix, 2095},
+	{byMod, 2099},
+	{byPrefix, 2101},
+	{byMod, 2105},
+	{byMod, 2107},
+	{byMod, 2109},
+	{byMod, 2111},
+	{byPrefix, 2113},
+	{byPrefix, 2117},
+	{byPrefix, 2121},
+	{byPrefix, 2125},
+	{byPrefix, 2129},
+	{byPrefix, 2133},
+	{byPrefix, 2137},
+	{byPrefix, 2141},
+	{byPrefix, 2145},
+	{byPrefix, 2149},
+	{byPrefix, 2153},
+	{byPrefix, 2157},
+	{byPrefix, 2161},
+	{byPrefix, 2165},
+	{byPrefix, 2169},
+	{byPrefix, 2173},
+	{byPrefix, 2177},
+	{byPrefix, 2181},
+	{byPrefix, 2185},
+	{byPrefix, 2189},
+	{byPrefix, 2193},
+	{byPrefix, 2197},
+	{byPrefix, 2201},
+	{byPrefix, 2205},
+	{byPrefix, 2209},
+	{byPrefix, 2213},
+	{byPrefix, 2217},
+	{byPrefix, 2221},
+	{byRM, 2225},
+	{byReg, 2233},
+	{byMod, 2241},
+	{byPrefix, 2243},
+	{byMod, 2247},
+	{byMod, 2249},
+	{byPrefix, 2251},
+	{byMod, 2255},
+	{byMod, 2257},
+	{byPrefix, 2259},
+	{byMod, 2263},
+	{byL, 2265},
+	{byMod, 2269},
+	{byL, 2271},
+	{byPrefix, 2275},
+	{byMod, 2279},
+	{byL, 2281},
+	{byMod, 2285},
+	{byL, 2287},
+	{byPrefix, 2291},
+	{byPrefix, 2295},
+	{byPrefix, 2299},
+	{byMod, 2303},
+	{byL, 2305},
+	{byMod, 2309},
+	{byL, 2311},
+	{byPrefix, 2315},
+	{byMod, 2319},
+	{byL, 2321},
+	{byMod, 2325},
+	{byL, 2327},
+	{byPrefix, 2331},
+	{byPrefix, 2335},
+	{byPrefix, 2339},
+	{byPrefix, 2343},
+	{byMod, 2347},
+	{byMod, 2349},
+	{byPrefix, 2351},
+	{byPrefix, 2355},
+	{byPrefix, 2359},
+	{byPrefix, 2363},
+	{byPrefix, 2367},
+	{byMod, 2371},
+	{byL, 2373},
+	{byMod, 2377},
+	{byL, 2379},
+	{byW, 2383},
+	{byMod, 2385},
+	{byL, 2387},
+	{byMod, 2391},
+	{byL, 2393},
+	{byW, 2397},
+	{byPrefix, 2399},
+	{byMod, 2403},
+	{byL, 2405},
+	{byMod, 2409},
+	{byL, 2411},
+	{byW, 2415},
+	{byMod, 2417},
+	{byL, 2419},
+	{byMod, 2423},
+	{byL, 2425},
+	{byW, 2429},
+	{byPrefix, 2431},
+	{byMod, 2435},
+	{byL, 2437},
+	{byMod, 2441},
+	{byL, 2443},
+	{byW, 2447},
+	{byMod, 2449},
+	{byL, 2451},
+	{byMod, 2455},
+	{byL, 2457},
+	{byW, 2461},
+	{byPrefix, 2463},
+	{byMod, 2467},
+	{byL, 2469},
+	{byMod, 2473},
+	{byL, 2475},
+	{byW, 2479},
+	{byMod, 2481},
+	{byL, 2483},
+	{byMod, 2487},
+	{byL, 2489},
+	{byW, 2493},
+	{byPrefix, 2495},
+	{byMod, 2499},
+	{byL, 2501},
+	{byMod, 2505},
+	{byL, 2507},
+	{byW, 2511},
+	{byMod, 2513},
+	{byL, 2515},
+	{byMod, 2519},
+	{byL, 2521},
+	{byW, 2525},
+	{byPrefix, 2527},
+	{byMod, 2531},
+	{byL, 2533},
+	{byMod, 2537},
+	{byL, 2539},
+	{byW, 2543},
+	{byMod, 2545},
+	{byL, 2547},
+	{byMod, 2551},
+	{byL, 2553},
+	{byW, 2557},
+	{byPrefix, 2559},
+	{byMod, 2563},
+	{byL, 2565},
+	{byMod, 2569},
+	{byL, 2571},
+	{byW, 2575},
+	{byMod, 2577},
+	{byL, 2579},
+	{byMod, 2583},
+	{byL, 2585},
+	{byW, 2589},
+	{byPrefix, 2591},
+	{byMod, 2595},
+	{byL, 2597},
+	{byMod, 2601},
+	{byL, 2603},
+	{byW, 2607},
+	{byMod, 2609},
+	{byL, 2611},
+	{byW, 2615},
+	{byPrefix, 2617},
+	{byMod, 2621},
+	{byMod, 2623},
+	{byPrefix, 2625},
+	{byPrefix, 2629},
+	{byPrefix, 2633},
+	{byPrefix, 2637},
+	{byPrefix, 2641},
+	{byPrefix, 2645},
+	{byPrefix, 2649},
+	{byPrefix, 2653},
+	{byPrefix, 2657},
+	{byPrefix, 2661},
+	{byPrefix, 2665},
+	{byPrefix, 2669},
+	{byPrefix, 2673},
+	{byPrefix, 2677},
+	{byPrefix, 2681},
+	{byPrefix, 2685},
+	{byPrefix, 2689},
+	{byPrefix, 2693},
+	{byPrefix, 2697},
+	{byPrefix, 2701},
+	{byPrefix, 2705},
+	{byPrefix, 2709},
+	{byPrefix, 2713},
+	{byPrefix, 2717},
+	{byPrefix, 2721},
+	{byPrefix, 2725},
+	{byPrefix, 2729},
+	{byPrefix, 2733},
+	{byPrefix, 2737},
+	{byPrefix, 2741},
+	{byL, 2745},
+	{byL, 2749},
+	{byW, 2753},
+	{byPrefix, 2755},
+	{byPrefix, 2759},
+	{byPrefix, 2763},
+	{byReg, 2767},
+	{byMod, 2775},
+	{byPrefix, 2777},
+	{byReg, 2781},
+	{byMod, 2789},
+	{byPrefix, 2791},
+	{byReg, 2795},
+	{byMod, 2803},
+	{byPrefix, 2805},
+	{byPrefix, 2809},
+	{byPrefix, 2813},
+	{byPrefix, 2817},
+	{byL, 2821},
+	{byPrefix, 2825},
+	{byPrefix, 2829},
+	{byPrefix, 2833},
+	{byL, 2837},
+	{byL, 2841},
+	{byW, 2845},
+	{byL, 2847},
+	{byPrefix, 2851},
+	{byPrefix, 2855},
+	{byL, 2859},
+	{byL, 2863},
+	{byW, 2867},
+	{byL, 2869},
+	{byL, 2873},
+	{byW, 2877},
+	{byPrefix, 2879},
+	{byMod, 2883},
+	{byL, 2885},
+	{byMod, 2889},
+	{byL, 2891},
+	{byW, 2895},
+	{byMod, 2897},
+	{byL, 2899},
+	{byMod, 2903},
+	{byL, 2905},
+	{byW, 2909},
+	{byPrefix, 2911},
+	{byMod, 2915},
+	{byL, 2917},
+	{byW, 2921},
+	{byMod, 2923},
+	{byL, 2925},
+	{byW, 2929},
+	{byMod, 2931},
+	{byL, 2933},
+	{byMod, 2937},
+	{byL, 2939},
+	{byW, 2943},
+	{byPrefix, 2945},
+	{byMod, 2949},
+	{byL, 2951},
+	{byW, 2955},
+	{byMod, 2957},
+	{byL, 2959},
+	{byW, 2963},
+	{byMod, 2965},
+	{byL, 2967},
+	{byMod, 2971},
+	{byL, 2973},
+	{byW, 2977},
+	{byPrefix, 2979},
+	{byMod, 2983},
+	{byL, 2985},
+	{byMod, 2989},
+	{byL, 2991},
+	{byW, 2995},
+	{byMod, 2997},
+	{byL, 2999},
+	{byMod, 3003},
+	{byL, 3005},
+	{byW, 3009},
+	{byPrefix, 3011},
+	{byMod, 3015},
+	{byL, 3017},
+	{byMod, 3021},
+	{byL, 3023},
+	{byW, 3027},
+	{byMod, 3029},
+	{byL, 3031},
+	{byMod, 3035},
+	{byL, 3037},
+	{byW, 3041},
+	{byPrefix, 3043},
+	{byReg, 3047},
+	{byMod, 3055},
+	{byL, 3057},
+	{byPrefix, 3061},
+	{byPrefix, 3065},
+	{byL, 3069},
+	{byPrefix, 3073},
+	{byMod, 3077},
+	{byL, 3079},
+	{byPrefix, 3083},
+	{byPrefix, 3087},
+	{byPrefix, 3091},
+	{byPrefix, 3095},
+	{byPrefix, 3099},
+	{byPrefix, 3103},
+	{byPrefix, 3107},
+	{byPrefix, 3111},
+	{byL, 3115},
+	{byPrefix, 3119},
+	{byMod, 3123},
+	{byPrefix, 3125},
+	{byPrefix, 3129},
+	{byPrefix, 3133},
+	{byPrefix, 3137},
+	{byPrefix, 3141},
+	{byPrefix, 3145},
+	{byPrefix, 3149},
+	{byPrefix, 3153},
+	{byPrefix, 3157},
+	{byPrefix, 3161},
+	{byPrefix, 3165},
+	{byPrefix, 3169},
+	{byPrefix, 3173},
+	{byPrefix, 3177},
+	{byPrefix, 3181},
+	{byPrefix, 3185},
+	{byMod, 3189},
+	{byPrefix, 3191},
+	{byPrefix, 3195},
+	{byPrefix, 3199},
+	{byPrefix, 3203},
+	{byPrefix, 3207},
+	{byPrefix, 3211},
+	{byPrefix, 3215},
+	{byPrefix, 3219},
+	{byPrefix, 3223},
+	{byMod, 3227},
+	{byPrefix, 3229},
+	{byPrefix, 3233},
+	{byPrefix, 3237},
+	{byPrefix, 3241},
+	{byPrefix, 3245},
+	{byPrefix, 3249},
+	{byPrefix, 3253},
+	{byMod, 3257},
+	{byL, 3259},
+	{byPrefix, 3263},
+	{byPrefix, 3267},
+	{byPrefix, 3271},
+	{byPrefix, 3275},
+	{byPrefix, 3279},
+	{byPrefix, 3283},
+	{byPrefix, 3287},
+	{byPrefix, 3291},
+	{byPrefix, 3295},
+	{byPrefix, 3299},
+	{byPrefix, 3303},
+	{byPrefix, 3307},
+	{byPrefix, 3311},
+	{byPrefix, 3315},
+	{byPrefix, 3319},
+	{byPrefix, 3323},
+	{byPrefix, 3327},
+	{byPrefix, 3331},
+	{byPrefix, 3335},
+	{byPrefix, 3339},
+	{byW, 3343},
+	{byPrefix, 3345},
+	{byW, 3349},
+	{byPrefix, 3351},
+	{byW, 3355},
+	{byPrefix, 3357},
+	{byW, 3361},
+	{byPrefix, 3363},
+	{byW, 3367},
+	{byPrefix, 3369},
+	{byL, 3373},
+	{byW, 3377},
+	{byPrefix, 3379},
+	{byPrefix, 3383},
+	{byW, 3387},
+	{byPrefix, 3389},
+	{byL, 3393},
+	{byW, 3397},
+	{byPrefix, 3399},
+	{byMod, 3403},
+	{byL, 3405},
+	{byW, 3409},
+	{byPrefix, 3411},
+	{byPrefix, 3415},
+	{byPrefix, 3419},
+	{byPrefix, 3423},
+	{byPrefix, 3427},
+	{byPrefix, 3431},
+	{byPrefix, 3435},
+	{byPrefix, 3439},
+	{byPrefix, 3443},
+	{byPrefix, 3447},
+	{byPrefix, 3451},
+	{byPrefix, 3455},
+	{byPrefix, 3459},
+	{byMod, 3463},
+	{byPrefix, 3465},
+	{byMod, 3469},
+	{byW, 3471},
+	{byPrefix, 3473},
+	{byMod, 3477},
+	{byW, 3479},
+	{byPrefix, 3481},
+	{byMod, 3485},
+	{byW, 3487},
+	{byPrefix, 3489},
+	{byMod, 3493},
+	{byW, 3495},
+	{byPrefix, 3497},
+	{byPrefix, 3501},
+	{byPrefix, 3505},
+	{byPrefix, 3509},
+	{byPrefix, 3513},
+	{byPrefix, 3517},
+	{byPrefix, 3521},
+	{byL, 3525},
+	{byW, 3529},
+	{byPrefix, 3531},
+	{byPrefix, 3535},
+	{byPrefix, 3539},
+	{byPrefix, 3543},
+	{byPrefix, 3547},
+	{byPrefix, 3551},
+	{byPrefix, 3555},
+	{byPrefix, 3559},
+	{byPrefix, 3563},
+	{byPrefix, 3567},
+	{byPrefix, 3571},
+	{byL, 3575},
+	{byPrefix, 3579},
+	{byW, 3583},
+	{byPrefix, 3585},
+	{byW, 3589},
+	{byPrefix, 3591},
+	{byW, 3595},
+	{byPrefix, 3597},
+	{byReg, 3601},
+	{byRM, 3609},
+	{byReg, 3617},
+	{byMod, 3625},
+	{byL, 3627},
+	{byW, 3631},
+	{byMode, 3633},
+	{byReg, 3635},
+	{byMod, 3643},
+	{byL, 3645},
+	{byW, 3649},
+	{byMode, 3651},
+	{byRM, 3653},
+	{byMod, 3661},
+	{byL, 3663},
+	{byW, 3667},
+	{byMode, 3669},
+	{byPrefix, 3671},
+	{byMod, 3675},
+	{byL, 3677},
+	{byW, 3681},
+	{byMode, 3683},
+	{byMod, 3685},
+	{byL, 3687},
+	{byW, 3691},
+	{byMode, 3693},
+	{byPrefix, 3695},
+	{byMod, 3699},
+	{byL, 3701},
+	{byW, 3705},
+	{byMode, 3707},
+	{byMod, 3709},
+	{byL, 3711},
+	{byW, 3715},
+	{byMode, 3717},
+	{byMod, 3719},
+	{byL, 3721},
+	{byW, 3725},
+	{byMode, 3727},
+	{byPrefix, 3729},
+	{byW, 3733},
+	{byW, 3735},
+	{byW, 3737},
+	{byW, 3739},
+	{byPrefix, 3741},
+	{byW, 3745},
+	{byW, 3747},
+	{byW, 3749},
+	{byW, 3751},
+	{byPrefix, 3753},
+	{byW, 3757},
+	{byPrefix, 3759},
+	{byW, 3763},
+	{byPrefix, 3765},
+	{byW, 3769},
+	{byPrefix, 3771},
+	{byW, 3775},
+	{byPrefix, 3777},
+	{byMod, 3781},
+	{byL, 3783},
+	{byW, 3787},
+	{byPrefix, 3789},
+	{byMod, 3793},
+	{byL, 3795},
+	{byW, 3799},
+	{byMode, 3801},
+	{byMod, 3803},
+	{byL, 3805},
+	{byW, 3809},
+	{byMode, 3811},
+	{byPrefix, 3813},
+	{byMod, 3817},
+	{byL, 3819},
+	{byW, 3823},
+	{byMode, 3825},
+	{byMod, 3827},
+	{byL, 3829},
+	{byW, 3833},
+	{byMode, 3835},
+	{byMod, 3837},
+	{byL, 3839},
+	{byW, 3843},
+	{byMode, 3845},
+	{byMod, 3847},
+	{byL, 3849},
+	{byW, 3853},
+	{byMode, 3855},
+	{byPrefix, 3857},
+	{byMod, 3861},
+	{byL, 3863},
+	{byW, 3867},
+	{byMode, 3869},
+	{byMod, 3871},
+	{byL, 3873},
+	{byW, 3877},
+	{byMode, 3879},
+	{byPrefix, 3881},
+	{byW, 3885},
+	{byPrefix, 3887},
+	{byW, 3891},
+	{byPrefix, 3893},
+	{byW, 3897},
+	{byPrefix, 3899},
+	{byMod, 3903},
+	{byMod, 3905},
+	{byW, 3907},
+	{byPrefix, 3909},
+	{byMod, 3913},
+	{byMod, 3915},
+	{byW, 3917},
+	{byPrefix, 3919},
+	{byMod, 3923},
+	{byMod, 3925},
+	{byW, 3927},
+	{byPrefix, 3929},
+	{byMod, 3933},
+	{byMod, 3935},
+	{byW, 3937},
+	{byPrefix, 3939},
+	{byMod, 3943},
+	{byMod, 3945},
+	{byW, 3947},
+	{byPrefix, 3949},
+	{byMod, 3953},
+	{byMod, 3955},
+	{byW, 3957},
+	{byPrefix, 3959},
+	{byW, 3963},
+	{byPrefix, 3965},
+	{byW, 3969},
+	{byPrefix, 3971},
+	{byW, 3975},
+	{byPrefix, 3977},
+	{byW, 3981},
+	{byPrefix, 3983},
+	{byW, 3987},
+	{byPrefix, 3989},
+	{byW, 3993},
+	{byPrefix, 3995},
+	{byW, 3999},
+	{byPrefix, 4001},
+	{byW, 4005},
+	{byPrefix, 4007},
+	{byW, 4011},
+	{byPrefix, 4013},
+	{byW, 4017},
+	{byPrefix, 4019},
+	{byW, 4023},
+	{byPrefix, 4025},
+	{byW, 4029},
+	{byPrefix, 4031},
+	{byW, 4035},
+	{byPrefix, 4037},
+	{byW, 4041},
+	{byPrefix, 4043},
+	{byW, 4047},
+	{byPrefix, 4049},
+	{byW, 4053},
+	{byPrefix, 4055},
+	{byW, 4059},
+	{byPrefix, 4061},
+	{byW, 4065},
+	{byPrefix, 4067},
+	{byW, 4071},
+	{byPrefix, 4073},
+	{byW, 4077},
+	{byPrefix, 4079},
+	{byW, 4083},
+	{byPrefix, 4085},
+	{byW, 4089},
+	{byPrefix, 4091},
+	{byW, 4095},
+	{byPrefix, 4097},
+	{byW, 4101},
+	{byPrefix, 4103},
+	{byW, 4107},
+	{byPrefix, 4109},
+	{byW, 4113},
+	{byPrefix, 4115},
+	{byW, 4119},
+	{byPrefix, 4121},
+	{byW, 4125},
+	{byPrefix, 4127},
+	{byW, 4131},
+	{byPrefix, 4133},
+	{byW, 4137},
+	{byPrefix, 4139},
+	{byMod, 4143},
+	{byW, 4145},
+	{byMod, 4147},
+	{byW, 4149},
+	{byMod, 4151},
+	{byW, 4153},
+	{byMod, 4155},
+	{byW, 4157},
+	{byPrefix, 4159},
+	{byMod, 4163},
+	{byW, 4165},
+	{byMod, 4167},
+	{byW, 4169},
+	{byPrefix, 4171},
+	{byW, 4175},
+	{byPrefix, 4177},
+	{byW, 4181},
+	{byPrefix, 4183},
+	{byMod, 4187},
+	{byL, 4189},
+	{byW, 4193},
+	{byPrefix, 4195},
+	{byMod, 4199},
+	{byL, 4201},
+	{byW, 4205},
+	{byPrefix, 4207},
+	{byMod, 4211},
+	{byL, 4213},
+	{byW, 4217},
+	{byPrefix, 4219},
+	{byW, 4223},
+	{byPrefix, 4225},
+	{byW, 4229},
+	{byW, 4231},
+	{byW, 4233},
+	{byPrefix, 4235},
+	{byW, 4239},
+	{byW, 4241},
+	{byW, 4243},
+	{byPrefix, 4245},
+	{byL, 4249},
+	{byW, 4253},
+	{byL, 4255},
+	{byW, 4259},
+	{byW, 4261},
+	{byW, 4263},
+	{byPrefix, 4265},
+	{byL, 4269},
+	{byPrefix, 4273},
+	{byPrefix, 4277},
+	{byPrefix, 4281},
+	{byPrefix, 4285},
+	{byPrefix, 4289},
+	{byMod, 4293},
+	{byL, 4295},
+	{byMode, 4299},
+	{byPrefix, 4301},
+	{byMod, 4305},
+	{byL, 4307},
+	{byMode, 4311},
+	{byPrefix, 4313},
+	{byMod, 4317},
+	{byL, 4319},
+	{byMode, 4323},
+	{byPrefix, 4325},
+	{byMod, 4329},
+	{byL, 4331},
+	{byMode, 4335},
+	{byPrefix, 4337},
+	{byMod, 4341},
+	{byL, 4343},
+	{byMode, 4347},
+	{byPrefix, 4349},
+	{byMod, 4353},
+	{byL, 4355},
+	{byMode, 4359},
+	{byPrefix, 4361},
+	{byMod, 4365},
+	{byL, 4367},
+	{byMode, 4371},
+	{byPrefix, 4373},
+	{byMod, 4377},
+	{byL, 4379},
+	{byMode, 4383},
+	{byPrefix, 4385},
+	{byMod, 4389},
+	{byL, 4391},
+	{byMode, 4395},
+	{byPrefix, 4397},
+	{byMod, 4401},
+	{byL, 4403},
+	{byMode, 4407},
+	{byPrefix, 4409},
+	{byMod, 4413},
+	{byL, 4415},
+	{byMode, 4419},
+	{byPrefix, 4421},
+	{byMod, 4425},
+	{byL, 4427},
+	{byMode, 4431},
+	{byPrefix, 4433},
+	{byMod, 4437},
+	{byL, 4439},
+	{byMode, 4443},
+	{byPrefix, 4445},
+	{byMod, 4449},
+	{byL, 4451},
+	{byMode, 4455},
+	{byPrefix, 4457},
+	{byMod, 4461},
+	{byL, 4463},
+	{byMode, 4467},
+	{byPrefix, 4469},
+	{byMod, 4473},
+	{byL, 4475},
+	{byMode, 4479},
+	{byPrefix, 4481},
+	{byL, 4485},
+	{byPrefix, 4489},
+	{byReg, 4493},
+	{byL, 4501},
+	{byPrefix, 4505},
+	{byL, 4509},
+	{byL, 4513},
+	{byL, 4517},
+	{byPrefix, 4521},
+	{byL, 4525},
+	{byPrefix, 4529},
+	{byL, 4533},
+	{byL, 4537},
+	{byL, 4541},
+	{byL, 4545},
+	{byPrefix, 4549},
+	{byL, 4553},
+	{byW, 4557},
+	{byPrefix, 4559},
+	{byL, 4563},
+	{byW, 4567},
+	{byPrefix, 4569},
+	{byW, 4573},
+	{byPrefix, 4575},
+	{byW, 4579},
+	{byPrefix, 4581},
+	{byW, 4585},
+	{byPrefix, 4587},
+	{byL, 4591},
+	{byW, 4595},
+	{byPrefix, 4597},
+	{byPrefix, 4601},
+	{byPrefix, 4605},
+	{byPrefix, 4609},
+	{byPrefix, 4613},
+	{byPrefix, 4617},
+	{byPrefix, 4621},
+	{byPrefix, 4625},
+	{byPrefix, 4629},
+	{byL, 4633},
+	{byPrefix, 4637},
+	{byL, 4641},
+	{byPrefix, 4645},
+	{byL, 4649},
+	{byPrefix, 4653},
+	{byL, 4657},
+	{byL, 4661},
+	{byW, 4665},
+	{byPrefix, 4667},
+	{byL, 4671},
+	{byW, 4675},
+	{byPrefix, 4677},
+	{byL, 4681},
+	{byW, 4685},
+	{byPrefix, 4687},
+	{byW, 4691},
+	{byPrefix, 4693},
+	{byL, 4697},
+	{byPrefix, 4701},
+	{byL, 4705},
+	{byPrefix, 4709},
+	{byL, 4713},
+	{byL, 4717},
+	{byW, 4721},
+	{byPrefix, 4723},
+	{byMod, 4727},
+	{byL, 4729},
+	{byMod, 4733},
+	{byL, 4735},
+	{byW, 4739},
+	{byPrefix, 4741},
+	{byMod, 4745},
+	{byL, 4747},
+	{byMod, 4751},
+	{byL, 4753},
+	{byW, 4757},
+	{byPrefix, 4759},
+	{byMod, 4763},
+	{byL, 4765},
+	{byMod, 4769},
+	{byL, 4771},
+	{byW, 4775},
+	{byPrefix, 4777},
+	{byMod, 4781},
+	{byL, 4783},
+	{byMod, 4787},
+	{byL, 4789},
+	{byW, 4793},
+	{byPrefix, 4795},
+	{byL, 4799},
+	{byW, 4803},
+	{byPrefix, 4805},
+	{byL, 4809},
+	{byW, 4813},
+	{byPrefix, 4815},
+	{byPrefix, 4819},
+	{byL, 4823},
+	{byPrefix, 4827},
+	{byPrefix, 4831},
+	{byPrefix, 4835},
+	{byL, 4839},
+	{byW, 4843},
+	{byPrefix, 4845},
+	{byPrefix, 4849},
+	{byPrefix, 4853},
+	{byW, 4857},
+	{byPrefix, 4859},
+	{byW, 4863},
+	{byPrefix, 4865},
+	{byW, 4869},
+	{byPrefix, 4871},
+	{byPrefix, 4875},
+	{byPrefix, 4879},
+	{byPrefix, 4883},
+	{byPrefix, 4887},
+	{byL, 4891},
+	{byPrefix, 4895},
+	{byL, 4899},
+	{byPrefix, 4903},
+	{byL, 4907},
+	{byPrefix, 4911},
+	{byL, 4915},
+	{byPrefix, 4919},
+	{byPrefix, 4923},
+	{byPrefix, 4927},
+	{byPrefix, 4931},
+	{byPrefix, 4935},
+	{byPrefix, 4939},
+	{byPrefix, 4943},
+	{byPrefix, 4947},
+	{byPrefix, 4951},
+	{byPrefix, 4955},
+	{byPrefix, 4959},
+	{byPrefix, 4963},
+	{byPrefix, 4967},
+	{byPrefix, 4971},
+	{byPrefix, 4975},
+	{byPrefix, 4979},
+	{byPrefix, 4983},
+	{byW, 4987},
+	{byPrefix, 4989},
+	{byW, 4993},
+	{byPrefix, 4995},
+	{byL, 4999},
+	{byW, 5003},
+	{byPrefix, 5005},
+	{byL, 5009},
+	{byPrefix, 5013},
+	{byL, 5017},
+	{byPrefix, 5021},
+	{byReg, 5025},
+	{byMod, 5033},
+	{byL, 5035},
+	{byW, 5039},
+	{byMode, 5041},
+	{byReg, 5043},
+	{byMod, 5051},
+	{byL, 5053},
+	{byW, 5057},
+	{byMode, 5059},
+	{byPrefix, 5061},
+	{byL, 5065},
+	{byW, 5069},
+	{byL, 5071},
+	{byW, 5075},
+	{byL, 5077},
+	{byW, 5081},
+	{byL, 5083},
+	{byW, 5087},
+	{byL, 5089},
+	{byW, 5093},
+	{byL, 5095},
+	{byW, 5099},
+	{byL, 5101},
+	{byW, 5105},
+	{byL, 5107},
+	{byW, 5111},
+	{byL, 5113},
+	{byW, 5117},
+	{byL, 5119},
+	{byW, 5123},
+	{byL, 5125},
+	{byL, 5129},
+	{byW, 5133},
+	{byL, 5135},
+	{byW, 5139},
+	{byL, 5141},
+	{byW, 5145},
+	{byL, 5147},
+	{byW, 5151},
+	{byL, 5153},
+	{byW, 5157},
+	{byL, 5159},
+	{byW, 5163},
+	{byL, 5165},
+	{byW, 5169},
+	{byL, 5171},
+	{byW, 5175},
+	{byL, 5177},
+	{byW, 5181},
+	{byL, 5183},
+	{byW, 5187},
+	{byL, 5189},
+	{byW, 5193},
+	{byL, 5195},
+	{byW, 5199},
+	{byL, 5201},
+	{byW, 5205},
+	{byL, 5207},
+	{byW, 5211},
+	{byReg, 5213},
+	{byL, 5221},
+	{byReg, 5225},
+	{byL, 5233},
+	{byReg, 5237},
+	{byMod, 5245},
+	{byL, 5247},
+	{byW, 5251},
+	{byW, 5253},
+	{byL, 5255},
+	{byW, 5259},
+	{byL, 5261},
+	{byW, 5265},
+	{byL, 5267},
+	{byL, 5271},
+	{byL, 5275},
+	{byL, 5279},
+	{byL, 5283},
+	{byL, 5287},
+	{byL, 5291},
+	{byL, 5295},
+	{byL, 5299},
+	{byL, 5303},
+	{byL, 5307},
+	{byL, 5311},
+	{byL, 5315},
+	{byW, 5319},
+	{byL, 5321},
+	{byW, 5325},
+	{byL, 5327},
+	{byW, 5331},
+	{byL, 5333},
+	{byW, 5337},
+	{byL, 5339},
+	{byW, 5343},
+	{byL, 5345},
+	{byW, 5349},
+	{byL, 5351},
+	{byW, 5355},
+	{byL, 5357},
+	{byW, 5361},
+	{byL, 5363},
+	{byW, 5367},
+	{byL, 5369},
+	{byW, 5373},
+	{byL, 5375},
+	{byW, 5379},
+	{byL, 5381},
+	{byW, 5385},
+	{byL, 5387},
+	{byW, 5391},
+	{byL, 5393},
+	{byW, 5397},
+	{byL, 5399},
+	{byW, 5403},
+	{byL, 5405},
+	{byReg, 5409},
+	{byL, 5417},
+	{byW, 5421},
+	{byW, 5423},
+	{byMod, 5425},
+	{byW, 5427},
+	{byMod, 5429},
+	{byW, 5431},
+	{byPrefix, 5433},
+	{byW, 5437},
+	{byW, 5439},
+	{byMod, 5441},
+	{byW, 5443},
+	{byMod, 5445},
+	{byW, 5447},
+	{byPrefix, 5449},
+	{byMod, 5453},
+	{byL, 5455},
+	{byW, 5459},
+	{byMod, 5461},
+	{byL, 5463},
+	{byW, 5467},
+	{byW, 5469},
+	{byW, 5471},
+	{byPrefix, 5473},
+	{byMod, 5477},
+	{byL, 5479},
+	{byW, 5483},
+	{byMod, 5485},
+	{byL, 5487},
+	{byW, 5491},
+	{byPrefix, 5493},
+	{byW, 5497},
+	{byW, 5499},
+	{byPrefix, 5501},
+	{byW, 5505},
+	{byW, 5507},
+	{byPrefix, 5509},
+	{byMod, 5513},
+	{byL, 5515},
+	{byW, 5519},
+	{byMod, 5521},
+	{byL, 5523},
+	{byW, 5527},
+	{byW, 5529},
+	{byPrefix, 5531},
+	{byMod, 5535},
+	{byL, 5537},
+	{byW, 5541},
+	{byMod, 5543},
+	{byL, 5545},
+	{byW, 5549},
+	{byPrefix, 5551},
+	{byW, 5555},
+	{byW, 5557},
+	{byPrefix, 5559},
+	{byW, 5563},
+	{byW, 5565},
+	{byPrefix, 5567},
+	{byPrefix, 5571},
+	{byMod, 5575},
+	{byW, 5577},
+	{byMod, 5579},
+	{byW, 5581},
+	{byPrefix, 5583},
+	{byPrefix, 5587},
+	{byPrefix, 5591},
+	{byW, 5595},
+	{byW, 5597},
+	{byPrefix, 5599},
+	{byW, 5603},
+	{byW, 5605},
+	{byPrefix, 5607},
+	{byW, 5611},
+	{byW, 5613},
+	{byW, 5615},
+	{byW, 5617},
+	{byPrefix, 5619},
+	{byW, 5623},
+	{byW, 5625},
+	{byPrefix, 5627},
+	{byW, 5631},
+	{byW, 5633},
+	{byPrefix, 5635},
+	{byW, 5639},
+	{byW, 5641},
+	{byPrefix, 5643},
+	{byW, 5647},
+	{byW, 5649},
+	{byPrefix, 5651},
+	{byW, 5655},
+	{byW, 5657},
+	{byW, 5659},
+	{byW, 5661},
+	{byPrefix, 5663},
+	{byW, 5667},
+	{byW, 5669},
+	{byW, 5671},
+	{byW, 5673},
+	{byPrefix, 5675},
+	{byW, 5679},
+	{byW, 5681},
+	{byW, 5683},
+	{byW, 5685},
+	{byPrefix, 5687},
+	{byW, 5691},
+	{byW, 5693},
+	{byW, 5695},
+	{byW, 5697},
+	{byPrefix, 5699},
+	{byW, 5703},
+	{byW, 5705},
+	{byW, 5707},
+	{byW, 5709},
+	{byPrefix, 5711},
+	{byW, 5715},
+	{byW, 5717},
+	{byW, 5719},
+	{byW, 5721},
+	{byPrefix, 5723},
+	{byW, 5727},
+	{byW, 5729},
+	{byW, 5731},
+	{byW, 5733},
+	{byPrefix, 5735},
+	{byW, 5739},
+	{byW, 5741},
+	{byW, 5743},
+	{byPrefix, 5745},
+	{byPrefix, 5749},
+	{byPrefix, 5753},
+	{byPrefix, 5757},
+	{byPrefix, 5761},
+	{byPrefix, 5765},
+	{byPrefix, 5769},
+	{byW, 5773},
+	{byPrefix, 5775},
+	{byW, 5779},
+	{byPrefix, 5781},
+	{byW, 5785},
+	{byPrefix, 5787},
+	{byPrefix, 5791},
+	{byPrefix, 5795},
+	{byW, 5799},
+	{byPrefix, 5801},
+	{byW, 5805},
+	{byPrefix, 5807},
+	{byW, 5811},
+	{byPrefix, 5813},
+	{byL, 5817},
+	{byL, 5821},
+	{byW, 5825},
+	{byPrefix, 5827},
+	{byW, 5831},
+	{byW, 5833},
+	{byW, 5835},
+	{byPrefix, 5837},
+	{byW, 5841},
+	{byPrefix, 5843},
+	{byReg, 5847},
+	{byPrefix, 5855},
+	{byReg, 5859},
+	{byReg, 5867},
+	{byW, 5875},
+	{byPrefix, 5877},
+	{byReg, 5881},
+	{byReg, 5889},
+	{byW, 5897},
+	{byPrefix, 5899},
+	{byPrefix, 5903},
+	{byPrefix, 5907},
+	{byW, 5911},
+	{byPrefix, 5913},
+	{byW, 5917},
+	{byW, 5919},
+	{byPrefix, 5921},
+	{byW, 5925},
+	{byW, 5927},
+	{byPrefix, 5929},
+	{byW, 5933},
+	{byW, 5935},
+	{byW, 5937},
+	{byPrefix, 5939},
+	{byW, 5943},
+	{byPrefix, 5945},
+	{byL, 5949},
+	{byL, 5953},
+	{byW, 5957},
+	{byL, 5959},
+	{byW, 5963},
+	{byPrefix, 5965},
+	{byW, 5969},
+	{byW, 5971},
+	{byW, 5973},
+	{byPrefix, 5975},
+	{byW, 5979},
+	{byW, 5981},
+	{byW, 5983},
+	{byW, 5985},
+	{byPrefix, 5987},
+	{byL, 5991},
+	{byPrefix, 5995},
+	{byMod, 5999},
+	{byL, 6001},
+	{byPrefix, 6005},
+	{byW, 6009},
+	{byW, 6011},
+	{byPrefix, 6013},
+	{byPrefix, 6017},
+	{byPrefix, 6021},
+	{byPrefix, 6025},
+	{byW, 6029},
+	{byPrefix, 6031},
+	{byW, 6035},
+	{byPrefix, 6037},
+	{byW, 6041},
+	{byPrefix, 6043},
+	{byW, 6047},
+	{byPrefix, 6049},
+	{byW, 6053},
+	{byPrefix, 6055},
+	{byW, 6059},
+	{byPrefix, 6061},
+	{byPrefix, 6065},
+	{byPrefix, 6069},
+	{byPrefix, 6073},
+	{byPrefix, 6077},
+	{byPrefix, 6081},
+	{byPrefix, 6085},
+	{byPrefix, 6089},
+	{byL, 6093},
+	{byW, 6097},
+	{byPrefix, 6099},
+	{byW, 6103},
+	{byPrefix, 6105},
+	{byW, 6109},
+	{byPrefix, 6111},
+	{byW, 6115},
+	{byPrefix, 6117},
+	{byW, 6121},
+	{byPrefix, 6123},
+	{byPrefix, 6127},
+	{byPrefix, 6131},
+	{byPrefix, 6135},
+	{byPrefix, 6139},
+	{byW, 6143},
+	{byW, 6145},
+	{byW, 6147},
+	{byPrefix, 6149},
+	{byMod, 6153},
+	{byW, 6155},
+	{byPrefix, 6157},
+	{byPrefix, 6161},
+	{byPrefix, 6165},
+	{byPrefix, 6169},
+	{byPrefix, 6173},
+	{byPrefix, 6177},
+	{byPrefix, 6181},
+	{byW, 6185},
+	{byPrefix, 6187},
+	{byW, 6191},
+	{byPrefix, 6193},
+	{byPrefix, 6197},
+	{byPrefix, 6201},
+	{byPrefix, 6205},
+	{byPrefix, 6209},
+	{byPrefix, 6213},
+	{byPrefix, 6217},
+	{byW, 6221},
+	{byPrefix, 6223},
+	{byW, 6227},
+	{byPrefix, 6229},
+	{byPrefix, 6233},
+	{byPrefix, 6237},
+	{byPrefix, 6241},
+	{byW, 6245},
+	{byPrefix, 6247},
+	{byW, 6251},
+	{byPrefix, 6253},
+	{byW, 6257},
+	{byW, 6259},
+	{byPrefix, 6261},
+	{byW, 6265},
+	{byW, 6267},
+	{byPrefix, 6269},
+	{byW, 6273},
+	{byW, 6275},
+	{byPrefix, 6277},
+	{byW, 6281},
+	{byW, 6283},
+	{byPrefix, 6285},
+	{byW, 6289},
+	{byW, 6291},
+	{byPrefix, 6293},
+	{byW, 6297},
+	{byW, 6299},
+	{byPrefix, 6301},
+	{byL, 6305},
+	{byL, 6309},
+	{byW, 6313},
+	{byPrefix, 6315},
+	{byW, 6319},
+	{byPrefix, 6321},
+	{byL, 6325},
+	{byL, 6329},
+	{byW, 6333},
+	{byPrefix, 6335},
+	{byMod, 6339},
+	{byL, 6341},
+	{byMod, 6345},
+	{byL, 6347},
+	{byW, 6351},
+	{byPrefix, 6353},
+	{byMod, 6357},
+	{byL, 6359},
+	{byMod, 6363},
+	{byL, 6365},
+	{byW, 6369},
+	{byPrefix, 6371},
+	{byPrefix, 6375},
+	{byPrefix, 6379},
+	{byW, 6383},
+	{byPrefix, 6385},
+	{byW, 6389},
+	{byPrefix, 6391},
+	{byW, 6395},
+	{byPrefix, 6397},
+	{byW, 6401},
+	{byPrefix, 6403},
+	{byW, 6407},
+	{byPrefix, 6409},
+	{byW, 6413},
+	{byPrefix, 6415},
+	{byW, 6419},
+	{byPrefix, 6421},
+	{byW, 6425},
+	{byW, 6427},
+	{byPrefix, 6429},
+	{byW, 6433},
+	{byW, 6435},
+	{byPrefix, 6437},
+	{byW, 6441},
+	{byW, 6443},
+	{byPrefix, 6445},
+	{byW, 6449},
+	{byMod, 6451},
+	{byMod, 6453},
+	{byW, 6455},
+	{byPrefix, 6457},
+	{byW, 6461},
+	{byMod, 6463},
+	{byMod, 6465},
+	{byW, 6467},
+	{byPrefix, 6469},
+	{byMod, 6473},
+	{byW, 6475},
+	{byMod, 6477},
+	{byW, 6479},
+	{byPrefix, 6481},
+	{byW, 6485},
+	{byPrefix, 6487},
+	{byW, 6491},
+	{byPrefix, 6493},
+	{byW, 6497},
+	{byPrefix, 6499},
+	{byW, 6503},
+	{byPrefix, 6505},
+	{byW, 6509},
+	{byPrefix, 6511},
+	{byW, 6515},
+	{byPrefix, 6517},
+	{byW, 6521},
+	{byPrefix, 6523},
+	{byW, 6527},
+	{byPrefix, 6529},
+	{byW, 6533},
+	{byW, 6535},
+	{byPrefix, 6537},
+	{byL, 6541},
+	{byL, 6545},
+	{byW, 6549},
+	{byPrefix, 6551},
+	{byW, 6555},
+	{byPrefix, 6557},
+	{byMod, 6561},
+	{byMod, 6563},
+	{byW, 6565},
+	{byPrefix, 6567},
+	{byMod, 6571},
+	{byW, 6573},
+	{byPrefix, 6575},
+	{byPrefix, 6579},
+	{byPrefix, 6583},
+	{byW, 6587},
+	{byMod, 6589},
+	{byMod, 6591},
+	{byW, 6593},
+	{byPrefix, 6595},
+	{byW, 6599},
+	{byPrefix, 6601},
+	{byW, 6605},
+	{byPrefix, 6607},
+	{byW, 6611},
+	{byPrefix, 6613},
+	{byW, 6617},
+	{byPrefix, 6619},
+	{byW, 6623},
+	{byPrefix, 6625},
+	{byW, 6629},
+	{byPrefix, 6631},
+	{byW, 6635},
+	{byPrefix, 6637},
+	{byW, 6641},
+	{byPrefix, 6643},
+	{byW, 6647},
+	{byPrefix, 6649},
+	{byW, 6653},
+	{byPrefix, 6655},
+	{byW, 6659},
+	{byPrefix, 6661},
+	{byW, 6665},
+	{byPrefix, 6667},
+	{byW, 6671},
+	{byPrefix, 6673},
+	{byW, 6677},
+	{byPrefix, 6679},
+	{byW, 6683},
+	{byPrefix, 6685},
+	{byW, 6689},
+	{byPrefix, 6691},
+	{byW, 6695},
+	{byW, 6697},
+	{byMod, 6699},
+	{byL, 6701},
+	{byW, 6705},
+	{byPrefix, 6707},
+	{byW, 6711},
+	{byMod, 6713},
+	{byL, 6715},
+	{byW, 6719},
+	{byPrefix, 6721},
+	{byW, 6725},
+	{byPrefix, 6727},
+	{byW, 6731},
+	{byPrefix, 6733},
+	{byW, 6737},
+	{byPrefix, 6739},
+	{byW, 6743},
+	{byPrefix, 6745},
+	{byMod, 6749},
+	{byL, 6751},
+	{byMod, 6755},
+	{byL, 6757},
+	{byW, 6761},
+	{byPrefix, 6763},
+	{byMod, 6767},
+	{byL, 6769},
+	{byMod, 6773},
+	{byL, 6775},
+	{byW, 6779},
+	{byPrefix, 6781},
+	{byW, 6785},
+	{byPrefix, 6787},
+	{byW, 6791},
+	{byPrefix, 6793},
+	{byW, 6797},
+	{byPrefix, 6799},
+	{byW, 6803},
+	{byPrefix, 6805},
+	{byW, 6809},
+	{byPrefix, 6811},
+	{byW, 6815},
+	{byPrefix, 6817},
+	{byW, 6821},
+	{byPrefix, 6823},
+	{byW, 6827},
+	{byW, 6829},
+	{byW, 6831},
+	{byPrefix, 6833},
+	{byW, 6837},
+	{byPrefix, 6839},
+	{byW, 6843},
+	{byPrefix, 6845},
+	{byW, 6849},
+	{byPrefix, 6851},
+	{byW, 6855},
+	{byPrefix, 6857},
+	{byW, 6861},
+	{byPrefix, 6863},
+	{byW, 6867},
+	{byPrefix, 6869},
+	{byW, 6873},
+	{byPrefix, 6875},
+	{byMod, 6879},
+	{byW, 6881},
+	{byPrefix, 6883},
+	{byMod, 6887},
+	{byW, 6889},
+	{byPrefix, 6891},
+	{byMod, 6895},
+	{byMod, 6897},
+	{byW, 6899},
+	{byPrefix, 6901},
+	{byW, 6905},
+	{byPrefix, 6907},
+	{byW, 6911},
+	{byPrefix, 6913},
+	{byW, 6917},
+	{byPrefix, 6919},
+	{byW, 6923},
+	{byPrefix, 6925},
+	{byW, 6929},
+	{byPrefix, 6931},
+	{byW, 6935},
+	{byPrefix, 6937},
+	{byW, 6941},
+	{byPrefix, 6943},
+	{byW, 6947},
+	{byPrefix, 6949},
+	{byW, 6953},
+	{byPrefix, 6955},
+	{byW, 6959},
+	{byPrefix, 6961},
+	{byMod, 6965},
+	{byMod, 6967},
+	{byW, 6969},
+	{byPrefix, 6971},
+	{byMod, 6975},
+	{byMod, 6977},
+	{byW, 6979},
+	{byPrefix, 6981},
+	{byMod, 6985},
+	{byMod, 6987},
+	{byW, 6989},
+	{byPrefix, 6991},
+	{byMod, 6995},
+	{byMod, 6997},
+	{byW, 6999},
+	{byPrefix, 7001},
+	{byW, 7005},
+	{byPrefix, 7007},
+	{byW, 7011},
+	{byPrefix, 7013},
+	{byW, 7017},
+	{byPrefix, 7019},
+	{byW, 7023},
+	{byMod, 7025},
+	{byL, 7027},
+	{byW, 7031},
+	{byPrefix, 7033},
+	{byW, 7037},
+	{byPrefix, 7039},
+	{byW, 7043},
+	{byPrefix, 7045},
+	{byW, 7049},
+	{byPrefix, 7051},
+	{byW, 7055},
+	{byMod, 7057},
+	{byW, 7059},
+	{byPrefix, 7061},
+	{byW, 7065},
+	{byPrefix, 7067},
+	{byW, 7071},
+	{byPrefix, 7073},
+	{byW, 7077},
+	{byPrefix, 7079},
+	{byW, 7083},
+	{byPrefix, 7085},
+	{byW, 7089},
+	{byPrefix, 7091},
+	{byW, 7095},
+	{byMod, 7097},
+	{byL, 7099},
+	{byW, 7103},
+	{byPrefix, 7105},
+	{byW, 7109},
+	{byPrefix, 7111},
+	{byW, 7115},
+	{byPrefix, 7117},
+	{byW, 7121},
+	{byPrefix, 7123},
+	{byW, 7127},
+	{byMod, 7129},
+	{byW, 7131},
+	{byPrefix, 7133},
+	{byW, 7137},
+	{byPrefix, 7139},
+	{byW, 7143},
+	{byPrefix, 7145},
+	{byW, 7149},
+	{byPrefix, 7151},
+	{byW, 7155},
+	{byPrefix, 7157},
+	{byW, 7161},
+	{byPrefix, 7163},
+	{byW, 7167},
+	{byPrefix, 7169},
+	{byW, 7173},
+	{byPrefix, 7175},
+	{byW, 7179},
+	{byPrefix, 7181},
+	{byW, 7185},
+	{byPrefix, 7187},
+	{byW, 7191},
+	{byPrefix, 7193},
+	{byW, 7197},
+	{byPrefix, 7199},
+	{byW, 7203},
+	{byPrefix, 7205},
+	{byMod, 7209},
+	{byMod, 7211},
+	{byW, 7213},
+	{byPrefix, 7215},
+	{byMod, 7219},
+	{byMod, 7221},
+	{byW, 7223},
+	{byPrefix, 7225},
+	{byMod, 7229},
+	{byMod, 7231},
+	{byW, 7233},
+	{byPrefix, 7235},
+	{byMod, 7239},
+	{byMod, 7241},
+	{byW, 7243},
+	{byPrefix, 7245},
+	{byW, 7249},
+	{byPrefix, 7251},
+	{byW, 7255},
+	{byPrefix, 7257},
+	{byW, 7261},
+	{byPrefix, 7263},
+	{byReg, 7267},
+	{byMod, 7275},
+	{byL, 7277},
+	{byReg, 7281},
+	{byMod, 7289},
+	{byL, 7291},
+	{byW, 7295},
+	{byPrefix, 7297},
+	{byReg, 7301},
+	{byMod, 7309},
+	{byL, 7311},
+	{byReg, 7315},
+	{byMod, 7323},
+	{byL, 7325},
+	{byW, 7329},
+	{byPrefix, 7331},
+	{byL, 7335},
+	{byL, 7339},
+	{byW, 7343},
+	{byPrefix, 7345},
+	{byL, 7349},
+	{byL, 7353},
+	{byW, 7357},
+	{byPrefix, 7359},
+	{byL, 7363},
+	{byL, 7367},
+	{byW, 7371},
+	{byPrefix, 7373},
+	{byW, 7377},
+	{byPrefix, 7379},
+	{byW, 7383},
+	{byPrefix, 7385},
+	{byW, 7389},
+	{byPrefix, 7391},
+	{byPrefix, 7395},
+	{byPrefix, 7399},
+	{byPrefix, 7403},
+	{byPrefix, 7407},
+	{byL, 7411},
+	{byW, 7415},
+	{byPrefix, 7417},
+	{byL, 7421},
+	{byW, 7425},
+	{byPrefix, 7427},
+	{byW, 7431},
+	{byPrefix, 7433},
+	{byW, 7437},
+	{byPrefix, 7439},
+	{byW, 7443},
+	{byPrefix, 7445},
+	{byW, 7449},
+	{byW, 7451},
+	{byPrefix, 7453},
+	{byW, 7457},
+	{byPrefix, 7459},
+	{byW, 7463},
+	{byW, 7465},
+	{byPrefix, 7467},
+	{byW, 7471},
+	{byPrefix, 7473},
+	{byPrefix, 7477},
+	{byL, 7481},
+	{byPrefix, 7485},
+	{byL, 7489},
+	{byPrefix, 7493},
+	{byL, 7497},
+	{byL, 7501},
+	{byW, 7505},
+	{byPrefix, 7507},
+	{byL, 7511},
+	{byPrefix, 7515},
+	{byL, 7519},
+	{byL, 7523},
+	{byW, 7527},
+	{byPrefix, 7529},
+	{byL, 7533},
+	{byL, 7537},
+	{byW, 7541},
+	{byPrefix, 7543},
+	{byL, 7547},
+	{byL, 7551},
+	{byW, 7555},
+	{byPrefix, 7557},
+	{byL, 7561},
+	{byL, 7565},
+	{byW, 7569},
+	{byPrefix, 7571},
+	{byW, 7575},
+	{byPrefix, 7577},
+	{byW, 7581},
+	{byPrefix, 7583},
+	{byW, 7587},
+	{byPrefix, 7589},
+	{byL, 7593},
+	{byPrefix, 7597},
+	{byL, 7601},
+	{byW, 7605},
+	{byPrefix, 7607},
+	{byL, 7611},
+	{byL, 7615},
+	{byW, 7619},
+	{byPrefix, 7621},
+	{byL, 7625},
+	{byL, 7629},
+	{byW, 7633},
+	{byPrefix, 7635},
+	{byW, 7639},
+	{byPrefix, 7641},
+	{byW, 7645},
+	{byW, 7647},
+	{byPrefix, 7649},
+	{byW, 7653},
+	{byW, 7655},
+	{byPrefix, 7657},
+	{byL, 7661},
+	{byL, 7665},
+	{byW, 7669},
+	{byPrefix, 7671},
+	{byL, 7675},
+	{byL, 7679},
+	{byW, 7683},
+	{byPrefix, 7685},
+	{byL, 7689},
+	{byL, 7693},
+	{byW, 7697},
+	{byPrefix, 7699},
+	{byL, 7703},
+	{byL, 7707},
+	{byW, 7711},
+	{byPrefix, 7713},
+	{byW, 7717},
+	{byPrefix, 7719},
+	{byW, 7723},
+	{byPrefix, 7725},
+	{byW, 7729},
+	{byPrefix, 7731},
+	{byL, 7735},
+	{byL, 7739},
+	{byW, 7743},
+	{byPrefix, 7745},
+	{byPrefix, 7749},
+	{byW, 7753},
+	{byPrefix, 7755},
+	{byW, 7759},
+	{byPrefix, 7761},
+	{byW, 7765},
+	{byPrefix, 7767},
+	{byW, 7771},
+	{byPrefix, 7773},
+	{byW, 7777},
+	{byW, 7779},
+	{byPrefix, 7781},
+	{byW, 7785},
+	{byW, 7787},
+	{byPrefix, 7789},
+	{byW, 7793},
+	{byW, 7795},
+	{byPrefix, 7797},
+	{byW, 7801},
+	{byW, 7803},
+	{byPrefix, 7805},
+	{byW, 7809},
+	{byPrefix, 7811},
+	{byW, 7815},
+	{byPrefix, 7817},
+	{byW, 7821},
+	{byPrefix, 7823},
+	{byW, 7827},
+	{byPrefix, 7829},
+	{byW, 7833},
+	{byW, 7835},
+	{byPrefix, 7837},
+	{byW, 7841},
+	{byPrefix, 7843},
+	{byW, 7847},
+	{byPrefix, 7849},
+	{byMod, 7853},
+	{byW, 7855},
+	{byPrefix, 7857},
+	{byMod, 7861},
+	{byW, 7863},
+	{byPrefix, 7865},
+	{byW, 7869},
+	{byW, 7871},
+	{byPrefix, 7873},
+	{byPrefix, 7877},
+	{byPrefix, 7881},
+	{byPrefix, 7885},
+	{byW, 7889},
+	{byPrefix, 7891},
+	{byW, 7895},
+	{byPrefix, 7897},
+	{byW, 7901},
+	{byW, 7903},
+	{byPrefix, 7905},
+	{byW, 7909},
+	{byW, 7911},
+	{byPrefix, 7913},
+	{byW, 7917},
+	{byW, 7919},
+	{byPrefix, 7921},
+	{byW, 7925},
+	{byW, 7927},
+	{byPrefix, 7929},
+	{byW, 7933},
+	{byW, 7935},
+	{byPrefix, 7937},
+	{byW, 7941},
+	{byW, 7943},
+	{byPrefix, 7945},
+	{byW, 7949},
+	{byW, 7951},
+	{byPrefix, 7953},
+	{byW, 7957},
+	{byW, 7959},
+	{byW, 7961},
+	{byW, 7963},
+	{byPrefix, 7965},
+	{byW, 7969},
+	{byW, 7971},
+	{byW, 7973},
+	{byPrefix, 7975},
+	{byL, 7979},
+	{byPrefix, 7983},
+	{byL, 7987},
+	{byPrefix, 7991},
+	{byW, 7995},
+	{byW, 7997},
+	{byPrefix, 7999},
+	{byW, 8003},
+	{byW, 8005},
+	{byPrefix, 8007},
+	{byW, 8011},
+	{byW, 8013},
+	{byPrefix, 8015},
+	{byW, 8019},
+	{byPrefix, 8021},
+	{byW, 8025},
+	{byW, 8027},
+	{byPrefix, 8029},
+	{byW, 8033},
+	{byW, 8035},
+	{byW, 8037},
+	{byW, 8039},
+	{byPrefix, 8041},
+	{byW, 8045},
+	{byW, 8047},
+	{byPrefix, 8049},
+	{byW, 8053},
+	{byPrefix, 8055},
+	{byW, 8059},
+	{byPrefix, 8061},
+	{byW, 8065},
+	{byPrefix, 8067},
+	{byW, 8071},
+	{byPrefix, 8073},
+	{byW, 8077},
+	{byPrefix, 8079},
+	{byW, 8083},
+	{byPrefix, 8085},
+	{byW, 8089},
+	{byPrefix, 8091},
+	{byW, 8095},
+	{byPrefix, 8097},
+	{byW, 8101},
+	{byW, 8103},
+	{byPrefix, 8105},
+	{byW, 8109},
+	{byW, 8111},
+	{byPrefix, 8113},
+	{byW, 8117},
+	{byW, 8119},
+	{byPrefix, 8121},
+	{byW, 8125},
+	{byW, 8127},
+	{byPrefix, 8129},
+	{byW, 8133},
+	{byPrefix, 8135},
+	{byW, 8139},
+	{byPrefix, 8141},
+	{byW, 8145},
+	{byPrefix, 8147},
+	{byW, 8151},
+	{byPrefix, 8153},
+	{byW, 8157},
+	{byPrefix, 8159},
+	{byW, 8163},
+	{byPrefix, 8165},
+	{byW, 8169},
+	{byPrefix, 8171},
+	{byW, 8175},
+	{byPrefix, 8177},
+	{byW, 8181},
+	{byPrefix, 8183},
+	{byW, 8187},
+	{byPrefix, 8189},
+	{byW, 8193},
+	{byPrefix, 8195},
+	{byW, 8199},
+	{byPrefix, 8201},
+	{byW, 8205},
+	{byPrefix, 8207},
+	{byW, 8211},
+	{byPrefix, 8213},
+	{byW, 8217},
+	{byPrefix, 8219},
+	{byW, 8223},
+	{byPrefix, 8225},
+	{byW, 8229},
+	{byPrefix, 8231},
+	{byW, 8235},
+	{byPrefix, 8237},
+	{byW, 8241},
+	{byPrefix, 8243},
+	{byW, 8247},
+	{byPrefix, 8249},
+	{byW, 8253},
+	{byPrefix, 8255},
+	{byW, 8259},
+	{byPrefix, 8261},
+	{byW, 8265},
+	{byPrefix, 8267},
+	{byW, 8271},
+	{byPrefix, 8273},
+	{byW, 8277},
+	{byPrefix, 8279},
+	{byW, 8283},
+	{byPrefix, 8285},
+	{byW, 8289},
+	{byPrefix, 8291},
+	{byW, 8295},
+	{byPrefix, 8297},
+	{byW, 8301},
+	{byPrefix, 8303},
+	{byW, 8307},
+	{byPrefix, 8309},
 }
 
 // children are the nodes' children: rows or nodes.
@@ -5011,171 +6290,692 @@ var children = [...]uint16{
 	0x006c, 0x006d, 0x0000, 0x800f, 0x006e, 0x006f, 0x0070, 0x0071, 0x0072, 0x0073, 0x0074, 0x0075,
 	0x007e, 0x007e, 0x007e, 0x007e, 0x007e, 0x007e, 0x0000, 0x0000, 0x007f, 0x0000, 0x0080, 0x0000,
 	0x0080, 0x0080, 0x0080, 0x0080, 0x0000, 0x0000, 0x0081, 0x0000, 0x0000, 0x0000, 0x0000, 0x0000,
-	0x0000, 0x0000, 0x0083, 0x0084, 0x0082, 0x0084, 0x8016, 0x8016, 0x8017, 0x8016, 0x0085, 0x0086,
-	0x0087, 0x0088, 0x0089, 0x008a, 0x0000, 0x008b, 0x00a1, 0x00a2, 0x00ad, 0x00ae, 0x00a3, 0x00a4,
-	0x00a5, 0x00a6, 0x00a7, 0x00a8, 0x00af, 0x00b0, 0x00a9, 0x00aa, 0x00ab, 0x00ac, 0x00b3, 0x0000,
-	0x0000, 0x801e, 0x00b4, 0x0000, 0x0000, 0x8020, 0x00b5, 0x0000, 0x0000, 0x0000, 0x0000, 0x0000,
-	0x0000, 0x0000, 0x00b7, 0x0000, 0x0000, 0x0000, 0x0000, 0x0000, 0x0000, 0x0000, 0x00b5, 0x0000,
-	0x0000, 0x0000, 0x0000, 0x0000, 0x0000, 0x8023, 0x8022, 0x8024, 0x00b6, 0x0000, 0x0000, 0x0000,
-	0x0000, 0x0000, 0x0000, 0x0000, 0x00b8, 0x0000, 0x0000, 0x0000, 0x0000, 0x0000, 0x0000, 0x0000,
-	0x00b6, 0x0000, 0x0000, 0x0000, 0x0000, 0x0000, 0x0000, 0x8027, 0x8026, 0x8028, 0x0000, 0x00bf,
-	0x00c1, 0x00c2, 0x00d9, 0x00da, 0x00c3, 0x00c4, 0x00c5, 0x00c6, 0x00c7, 0x00c8, 0x00db, 0x00dc,
-	0x00c9, 0x00ca, 0x00cb, 0x00cc, 0x00cd, 0x00ce, 0x00dd, 0x00de, 0x00cf, 0x00d0, 0x00d1, 0x00d2,
-	0x00d3, 0x00d4, 0x00df, 0x00e0, 0x00d5, 0x00d6, 0x00d7, 0x00d8, 0x0000, 0x00e1, 0x0000, 0x00e2,
-	0x0000, 0x00e3, 0x00e8, 0x00e9, 0x00ea, 0x0000, 0x00f1, 0x00fa, 0x00fa, 0x00fc, 0x00fe, 0x0100,
-	0x0101, 0x0104, 0x0105, 0x00fb, 0x00fb, 0x00fd, 0x00ff, 0x0102, 0x0103, 0x0106, 0x0107, 0x010e,
-	0x010f, 0x0000, 0x0000, 0x0000, 0x0000, 0x0000, 0x0000, 0x0110, 0x0111, 0x0112, 0x0113, 0x0114,
-	0x0115, 0x0116, 0x0000, 0x0110, 0x0111, 0x0112, 0x0000, 0x0114, 0x0000, 0x0116, 0x0000, 0x8037,
-	0x8038, 0x0117, 0x0118, 0x0119, 0x011a, 0x011b, 0x011c, 0x011d, 0x011e, 0x011f, 0x0000, 0x0120,
-	0x0120, 0x0121, 0x0122, 0x0123, 0x0124, 0x0127, 0x0000, 0x0000, 0x0000, 0x0000, 0x0000, 0x0000,
-	0x0000, 0x0129, 0x012a, 0x0000, 0x0000, 0x012b, 0x012c, 0x0000, 0x0000, 0x012d, 0x012e, 0x012f,
-	0x0130, 0x0131, 0x0132, 0x0133, 0x0000, 0x0134, 0x0135, 0x0136, 0x0137, 0x0138, 0x0139, 0x013a,
-	0x013b, 0x013c, 0x013d, 0x013e, 0x013f, 0x0140, 0x0141, 0x0142, 0x0143, 0x0125, 0x0126, 0x803c,
-	0x0128, 0x803d, 0x803e, 0x803f, 0x8040, 0x803b, 0x8041, 0x0144, 0x0145, 0x0146, 0x0147, 0x0148,
-	0x0149, 0x014a, 0x014b, 0x0000, 0x0150, 0x0000, 0x0000, 0x0000, 0x0000, 0x0000, 0x0000, 0x014c,
-	0x014d, 0x014e, 0x014f, 0x0000, 0x8044, 0x0000, 0x0000, 0x8043, 0x8045, 0x0151, 0x0153, 0x0154,
-	0x0155, 0x0000, 0x0152, 0x0000, 0x0156, 0x015b, 0x015c, 0x015d, 0x015e, 0x015f, 0x0000, 0x0000,
-	0x0000, 0x0157, 0x0158, 0x0159, 0x015a, 0x8048, 0x0160, 0x0160, 0x0000, 0x8047, 0x8049, 0x0161,
-	0x0162, 0x0163, 0x0164, 0x0165, 0x0166, 0x0167, 0x0168, 0x0169, 0x016b, 0x016c, 0x016d, 0x016a,
-	0x0000, 0x016e, 0x016f, 0x0170, 0x0171, 0x0172, 0x0173, 0x0174, 0x0175, 0x0000, 0x0000, 0x804c,
-	0x804d, 0x0176, 0x0177, 0x0178, 0x0179, 0x017a, 0x017b, 0x017c, 0x017d, 0x0000, 0x0185, 0x0000,
-	0x0000, 0x0000, 0x0000, 0x0000, 0x0000, 0x017e, 0x017f, 0x0180, 0x8050, 0x0181, 0x0182, 0x0183,
-	0x0184, 0x804f, 0x8051, 0x0186, 0x0189, 0x018a, 0x018b, 0x0187, 0x0188, 0x018c, 0x018d, 0x0192,
-	0x0000, 0x0000, 0x0000, 0x0000, 0x0000, 0x0000, 0x0000, 0x018e, 0x018f, 0x0190, 0x0191, 0x8054,
-	0x0193, 0x0193, 0x0000, 0x8053, 0x8055, 0x0195, 0x0196, 0x0197, 0x0198, 0x0199, 0x019a, 0x0000,
-	0x0000, 0x019b, 0x019c, 0x019d, 0x019e, 0x019f, 0x0000, 0x01a1, 0x01a2, 0x01a3, 0x01a4, 0x01a5,
-	0x01a6, 0x01a7, 0x01a8, 0x01a9, 0x0000, 0x01ac, 0x01ad, 0x01ae, 0x01af, 0x0000, 0x0000, 0x0000,
-	0x01b6, 0x01b7, 0x01b8, 0x0000, 0x0000, 0x01b9, 0x01ba, 0x01bb, 0x01bc, 0x01bd, 0x01c4, 0x01be,
-	0x01bf, 0x01c0, 0x01c1, 0x01c2, 0x01c3, 0x01c8, 0x0000, 0x0000, 0x0000, 0x0000, 0x0000, 0x01d1,
-	0x01d2, 0x01d3, 0x01d4, 0x01d6, 0x01d7, 0x01d8, 0x01d9, 0x01db, 0x01dc, 0x8059, 0x805a, 0x805b,
-	0x805c, 0x019f, 0x805d, 0x01a1, 0x805e, 0x8058, 0x805f, 0x0000, 0x01d4, 0x01d6, 0x01d7, 0x01d8,
-	0x01d9, 0x01db, 0x01dc, 0x8059, 0x805a, 0x805b, 0x805c, 0x019f, 0x805d, 0x01a1, 0x8061, 0x8058,
-	0x8062, 0x8060, 0x8063, 0x0000, 0x0000, 0x0000, 0x0000, 0x01b2, 0x01b3, 0x01b4, 0x01b5, 0x01bd,
-	0x01c5, 0x01be, 0x01bf, 0x01c0, 0x01c1, 0x01c2, 0x01c3, 0x01d3, 0x01d4, 0x0000, 0x0000, 0x0000,
-	0x0000, 0x0000, 0x0000, 0x0000, 0x8065, 0x0000, 0x8066, 0x019f, 0x0000, 0x01a1, 0x8067, 0x8058,
-	0x8068, 0x0000, 0x01d4, 0x0000, 0x0000, 0x0000, 0x0000, 0x0000, 0x0000, 0x0000, 0x8065, 0x0000,
-	0x8066, 0x019f, 0x0000, 0x01a1, 0x806a, 0x8058, 0x806b, 0x8069, 0x806c, 0x019b, 0x019c, 0x019d,
-	0x019e, 0x019f, 0x01a0, 0x01a1, 0x01a2, 0x0000, 0x0000, 0x0000, 0x0000, 0x0000, 0x0000, 0x01ab,
-	0x0000, 0x0000, 0x0000, 0x01b1, 0x0000, 0x0000, 0x0000, 0x0000, 0x0000, 0x01bd, 0x01c6, 0x01be,
-	0x01bf, 0x01c0, 0x01c1, 0x01c2, 0x01c3, 0x01cb, 0x0000, 0x01cc, 0x0000, 0x01cd, 0x01ce, 0x01cf,
-	0x01d0, 0x01d3, 0x01d4, 0x01d5, 0x0000, 0x0000, 0x0000, 0x01db, 0x01dc, 0x806f, 0x8070, 0x0000,
-	0x8071, 0x019f, 0x8072, 0x01a1, 0x8073, 0x806e, 0x8074, 0x0000, 0x01d4, 0x01d5, 0x0000, 0x0000,
-	0x0000, 0x01db, 0x01dc, 0x806f, 0x8070, 0x0000, 0x8071, 0x019f, 0x8072, 0x01a1, 0x8076, 0x806e,
-	0x8077, 0x8075, 0x8078, 0x0000, 0x0000, 0x0000, 0x0000, 0x0000, 0x0000, 0x01aa, 0x0000, 0x0000,
-	0x0000, 0x01b0, 0x0000, 0x0000, 0x0000, 0x0000, 0x0000, 0x01bd, 0x01c7, 0x01be, 0x01bf, 0x01c0,
-	0x01c1, 0x01c2, 0x01c3, 0x01c9, 0x01ca, 0x0000, 0x0000, 0x0000, 0x0000, 0x0000, 0x0000, 0x01d3,
-	0x01d4, 0x0000, 0x0000, 0x0000, 0x01da, 0x01db, 0x01dc, 0x807a, 0x807b, 0x0000, 0x807c, 0x019f,
-	0x807d, 0x01a1, 0x807e, 0x8058, 0x807f, 0x0000, 0x01d4, 0x0000, 0x0000, 0x0000, 0x01da, 0x01db,
-	0x01dc, 0x807a, 0x807b, 0x0000, 0x807c, 0x019f, 0x807d, 0x01a1, 0x8081, 0x8058, 0x8082, 0x8080,
-	0x8083, 0x8064, 0x806d, 0x8079, 0x8084, 0x01df, 0x0000, 0x01e1, 0x0000, 0x01e7, 0x01e8, 0x01e9,
-	0x01ea, 0x01eb, 0x01ec, 0x01ed, 0x01ee, 0x01f0, 0x0000, 0x01ef, 0x808a, 0x01f1, 0x01f2, 0x01f3,
-	0x0000, 0x01f4, 0x0000, 0x808c, 0x808d, 0x0000, 0x0000, 0x01f5, 0x01f6, 0x0000, 0x0000, 0x01f7,
-	0x01f8, 0x0000, 0x0000, 0x01fa, 0x0000, 0x01f9, 0x8091, 0x01fb, 0x0000, 0x01fc, 0x0000, 0x01fd,
-	0x0000, 0x8093, 0x8094, 0x0000, 0x0000, 0x01fe, 0x01ff, 0x0200, 0x0201, 0x0202, 0x0202, 0x0202,
-	0x0202, 0x8096, 0x0202, 0x0204, 0x020c, 0x8098, 0x0205, 0x0206, 0x0207, 0x0208, 0x020c, 0x020a,
-	0x020c, 0x809a, 0x0209, 0x809b, 0x020b, 0x020d, 0x020e, 0x020e, 0x020e, 0x020e, 0x020e, 0x020e,
-	0x020e, 0x809d, 0x020e, 0x809e, 0x020e, 0x020e, 0x020e, 0x0213, 0x0213, 0x0211, 0x0212, 0x0213,
-	0x0213, 0x0213, 0x0213, 0x0213, 0x0210, 0x0213, 0x0213, 0x0213, 0x0213, 0x0213, 0x80a0, 0x0213,
-	0x80a1, 0x0213, 0x0213, 0x80a2, 0x0213, 0x0219, 0x021a, 0x0000, 0x0000, 0x021b, 0x021c, 0x0000,
-	0x0000, 0x021d, 0x021e, 0x021f, 0x0220, 0x0221, 0x0000, 0x0222, 0x0000, 0x0223, 0x0000, 0x0224,
-	0x0000, 0x80a7, 0x80a8, 0x80a9, 0x80aa, 0x0225, 0x0226, 0x0227, 0x0228, 0x0229, 0x022a, 0x022b,
-	0x022c, 0x022d, 0x022e, 0x0000, 0x0000, 0x022f, 0x0230, 0x0000, 0x0000, 0x0000, 0x0248, 0x0000,
-	0x0249, 0x80b0, 0x80b1, 0x0000, 0x0000, 0x024a, 0x024b, 0x024c, 0x024d, 0x024e, 0x0000, 0x024f,
-	0x0000, 0x0250, 0x0000, 0x0251, 0x0000, 0x0252, 0x0253, 0x0000, 0x0000, 0x0254, 0x0255, 0x0000,
-	0x0000, 0x0256, 0x0257, 0x0000, 0x0000, 0x0258, 0x0259, 0x0000, 0x0000, 0x025a, 0x025b, 0x025c,
-	0x025d, 0x025e, 0x025f, 0x0260, 0x0261, 0x0262, 0x0263, 0x0264, 0x0265, 0x0266, 0x0267, 0x0268,
-	0x0000, 0x0269, 0x026a, 0x026b, 0x026c, 0x026d, 0x026e, 0x026f, 0x0270, 0x0271, 0x0272, 0x0273,
-	0x0274, 0x0275, 0x0276, 0x0277, 0x0278, 0x0279, 0x0279, 0x0000, 0x0000, 0x027a, 0x027a, 0x0000,
-	0x0000, 0x027b, 0x027b, 0x0000, 0x0000, 0x027c, 0x027c, 0x0000, 0x0000, 0x027d, 0x027d, 0x0000,
-	0x0000, 0x027e, 0x027e, 0x0000, 0x0000, 0x027f, 0x027f, 0x0000, 0x0000, 0x0280, 0x0280, 0x0000,
-	0x0000, 0x0281, 0x0281, 0x0000, 0x0000, 0x0282, 0x0282, 0x0000, 0x0000, 0x0283, 0x0283, 0x0000,
-	0x0000, 0x0284, 0x0284, 0x0000, 0x0000, 0x0000, 0x0285, 0x0000, 0x0000, 0x0000, 0x0286, 0x0000,
-	0x0000, 0x0287, 0x0287, 0x0000, 0x0000, 0x0288, 0x0289, 0x028a, 0x0000, 0x028b, 0x028c, 0x028d,
-	0x028e, 0x0000, 0x0000, 0x028f, 0x0000, 0x0290, 0x0000, 0x0291, 0x0000, 0x0000, 0x80d3, 0x80d4,
-	0x80d4, 0x0000, 0x0000, 0x0000, 0x0000, 0x0292, 0x0000, 0x0293, 0x0000, 0x0294, 0x0000, 0x0000,
-	0x80d6, 0x80d7, 0x80d7, 0x0000, 0x0000, 0x0000, 0x0000, 0x0295, 0x0000, 0x0000, 0x0000, 0x0296,
-	0x0000, 0x0000, 0x80d9, 0x0000, 0x0000, 0x0295, 0x0297, 0x0000, 0x0000, 0x0296, 0x0298, 0x0000,
-	0x80db, 0x80da, 0x80dc, 0x0000, 0x0000, 0x0299, 0x0299, 0x0000, 0x0000, 0x029a, 0x029a, 0x0000,
-	0x0000, 0x029b, 0x029b, 0x0000, 0x0000, 0x029c, 0x0000, 0x0000, 0x0000, 0x029e, 0x0000, 0x0000,
-	0x0000, 0x0000, 0x0000, 0x0000, 0x0000, 0x0000, 0x80e2, 0x0000, 0x029f, 0x029d, 0x80e3, 0x0000,
-	0x80e4, 0x0000, 0x02a1, 0x0000, 0x02a2, 0x02a0, 0x80e6, 0x0000, 0x80e7, 0x0000, 0x02a3, 0x0000,
-	0x02a5, 0x0000, 0x02a4, 0x0000, 0x02a6, 0x02a7, 0x02a7, 0x02a8, 0x0000, 0x02a9, 0x02aa, 0x02ab,
-	0x0000, 0x02d6, 0x02d8, 0x02d7, 0x02d9, 0x02da, 0x02db, 0x02dc, 0x02dd, 0x0000, 0x0000, 0x0000,
-	0x0000, 0x0000, 0x02ea, 0x02eb, 0x02ec, 0x80ed, 0x80ee, 0x0000, 0x0000, 0x0000, 0x0000, 0x0000,
-	0x0000, 0x02de, 0x02df, 0x0000, 0x0000, 0x0000, 0x0000, 0x0000, 0x0000, 0x02e7, 0x0000, 0x80f0,
-	0x80f1, 0x0000, 0x0000, 0x0000, 0x0000, 0x02e0, 0x0000, 0x02e1, 0x0000, 0x02e2, 0x02e3, 0x02e4,
-	0x02e5, 0x02e0, 0x02e6, 0x02e8, 0x0000, 0x80f3, 0x80f4, 0x0000, 0x0000, 0x0000, 0x0000, 0x02e0,
-	0x02e6, 0x02e8, 0x0000, 0x80f3, 0x80f6, 0x80f5, 0x80f7, 0x0000, 0x0000, 0x0000, 0x0000, 0x0000,
-	0x0000, 0x02e9, 0x0000, 0x0000, 0x80f9, 0x80ef, 0x80f2, 0x80f8, 0x80fa, 0x02f0, 0x0000, 0x02f1,
-	0x0000, 0x02f2, 0x0000, 0x0000, 0x0000, 0x02f6, 0x0000, 0x0000, 0x0000, 0x0000, 0x0000, 0x02f8,
-	0x02f9, 0x02fa, 0x02fb, 0x02ff, 0x02ff, 0x02fd, 0x02ff, 0x0300, 0x0300, 0x02fe, 0x0300, 0x0305,
-	0x0306, 0x0307, 0x0308, 0x0309, 0x0000, 0x8104, 0x0000, 0x0000, 0x0000, 0x030a, 0x030a, 0x0000,
-	0x0000, 0x0000, 0x030b, 0x8107, 0x8107, 0x0000, 0x0000, 0x030c, 0x030d, 0x0000, 0x0000, 0x0000,
-	0x030e, 0x0000, 0x0310, 0x0311, 0x0312, 0x0313, 0x0316, 0x0000, 0x0000, 0x0000, 0x0000, 0x0000,
-	0x0000, 0x0319, 0x031a, 0x810a, 0x810b, 0x0000, 0x030f, 0x0000, 0x0310, 0x0311, 0x0312, 0x0313,
-	0x0316, 0x810d, 0x810b, 0x810c, 0x810e, 0x0000, 0x030e, 0x0000, 0x0000, 0x0000, 0x0000, 0x0314,
-	0x0000, 0x8110, 0x810b, 0x0000, 0x030f, 0x0000, 0x0000, 0x0000, 0x0000, 0x0314, 0x0000, 0x8112,
-	0x810b, 0x8111, 0x8113, 0x0000, 0x030e, 0x0000, 0x0000, 0x0000, 0x0000, 0x0315, 0x0000, 0x0000,
-	0x0000, 0x0000, 0x0000, 0x0000, 0x0000, 0x0317, 0x0318, 0x8115, 0x8116, 0x0000, 0x030f, 0x0000,
-	0x0000, 0x0000, 0x0000, 0x0315, 0x0000, 0x8118, 0x8116, 0x8117, 0x8119, 0x0000, 0x030e, 0x0000,
-	0x0000, 0x0000, 0x0000, 0x0000, 0x0000, 0x811b, 0x810b, 0x0000, 0x030f, 0x0000, 0x0000, 0x0000,
-	0x0000, 0x0000, 0x0000, 0x811d, 0x810b, 0x811c, 0x811e, 0x810f, 0x8114, 0x811a, 0x811f, 0x0000,
-	0x031c, 0x0000, 0x031d, 0x031e, 0x031e, 0x0000, 0x0000, 0x031f, 0x031f, 0x0000, 0x0000, 0x0320,
-	0x0320, 0x0000, 0x0000, 0x0321, 0x0321, 0x0000, 0x0000, 0x0322, 0x0322, 0x0000, 0x0000, 0x0000,
-	0x0324, 0x0000, 0x0325, 0x0000, 0x0323, 0x8127, 0x8128, 0x0000, 0x0326, 0x812a, 0x812a, 0x0000,
-	0x0000, 0x0327, 0x0327, 0x0000, 0x0000, 0x0328, 0x0328, 0x0000, 0x0000, 0x0329, 0x0329, 0x0000,
-	0x0000, 0x032a, 0x032a, 0x0000, 0x0000, 0x032b, 0x032b, 0x0000, 0x0000, 0x032c, 0x032c, 0x0000,
-	0x0000, 0x032d, 0x032d, 0x0000, 0x0000, 0x032e, 0x032e, 0x0000, 0x0000, 0x032f, 0x032f, 0x0000,
-	0x0000, 0x0330, 0x0330, 0x0000, 0x0000, 0x0331, 0x0331, 0x0000, 0x0000, 0x0332, 0x0332, 0x0000,
-	0x0000, 0x0333, 0x0333, 0x0000, 0x0000, 0x0334, 0x0334, 0x0000, 0x0000, 0x0000, 0x0335, 0x0336,
-	0x0337, 0x0338, 0x0000, 0x0339, 0x0000, 0x813b, 0x813c, 0x0000, 0x0000, 0x033a, 0x033a, 0x0000,
-	0x0000, 0x033b, 0x033b, 0x0000, 0x0000, 0x033c, 0x033c, 0x0000, 0x0000, 0x033d, 0x033d, 0x0000,
-	0x0000, 0x033e, 0x033e, 0x0000, 0x0000, 0x033f, 0x033f, 0x0000, 0x0000, 0x0340, 0x0340, 0x0000,
-	0x0000, 0x0341, 0x0341, 0x0000, 0x0000, 0x0342, 0x0000, 0x0000, 0x0000, 0x0000, 0x8146, 0x0343,
-	0x0343, 0x0000, 0x0000, 0x0344, 0x0344, 0x0000, 0x0000, 0x0345, 0x0345, 0x0000, 0x0000, 0x0346,
-	0x0346, 0x0000, 0x0000, 0x0347, 0x0347, 0x0000, 0x0000, 0x0348, 0x0348, 0x0000, 0x0000, 0x0000,
-	0x0349, 0x0000, 0x034a, 0x814e, 0x814f, 0x0000, 0x0000, 0x034b, 0x034b, 0x0000, 0x0000, 0x034c,
-	0x034c, 0x0000, 0x0000, 0x034d, 0x034d, 0x0000, 0x0000, 0x034e, 0x034e, 0x0000, 0x0000, 0x034f,
-	0x034f, 0x0000, 0x0000, 0x0350, 0x0350, 0x0000, 0x0000, 0x0351, 0x0351, 0x0000, 0x0000, 0x0353,
-	0x0353, 0x0000, 0x0000, 0x0354, 0x0354, 0x0000, 0x0000, 0x0355, 0x0355, 0x0000, 0x0000, 0x0356,
+	0x0000, 0x0000, 0x0084, 0x0085, 0x0082, 0x0083, 0x8016, 0x8016, 0x8017, 0x8016, 0x0086, 0x0087,
+	0x0088, 0x0089, 0x008a, 0x008b, 0x0000, 0x008c, 0x00a2, 0x00a3, 0x00ae, 0x00af, 0x00a4, 0x00a5,
+	0x00a6, 0x00a7, 0x00a8, 0x00a9, 0x00b0, 0x00b1, 0x00aa, 0x00ab, 0x00ac, 0x00ad, 0x00b4, 0x0000,
+	0x0000, 0x801e, 0x00b5, 0x0000, 0x0000, 0x8020, 0x00b6, 0x0000, 0x0000, 0x0000, 0x0000, 0x0000,
+	0x0000, 0x0000, 0x00b8, 0x0000, 0x0000, 0x0000, 0x0000, 0x0000, 0x0000, 0x0000, 0x00b6, 0x0000,
+	0x0000, 0x0000, 0x0000, 0x0000, 0x0000, 0x8023, 0x8022, 0x8024, 0x00b7, 0x0000, 0x0000, 0x0000,
+	0x0000, 0x0000, 0x0000, 0x0000, 0x00b9, 0x0000, 0x0000, 0x0000, 0x0000, 0x0000, 0x0000, 0x0000,
+	0x00b7, 0x0000, 0x0000, 0x0000, 0x0000, 0x0000, 0x0000, 0x8027, 0x8026, 0x8028, 0x0000, 0x00c0,
+	0x00c2, 0x00c3, 0x00da, 0x00db, 0x00c4, 0x00c5, 0x00c6, 0x00c7, 0x00c8, 0x00c9, 0x00dc, 0x00dd,
+	0x00ca, 0x00cb, 0x00cc, 0x00cd, 0x00ce, 0x00cf, 0x00de, 0x00df, 0x00d0, 0x00d1, 0x00d2, 0x00d3,
+	0x00d4, 0x00d5, 0x00e0, 0x00e1, 0x00d6, 0x00d7, 0x00d8, 0x00d9, 0x0000, 0x00e2, 0x0000, 0x00e3,
+	0x0000, 0x00e4, 0x00e9, 0x00ea, 0x00eb, 0x0000, 0x00f2, 0x00fb, 0x00fb, 0x00fd, 0x00ff, 0x0101,
+	0x0102, 0x0105, 0x0106, 0x00fc, 0x00fc, 0x00fe, 0x0100, 0x0103, 0x0104, 0x0107, 0x0108, 0x010f,
+	0x0110, 0x0000, 0x0000, 0x0000, 0x0000, 0x0000, 0x0000, 0x0111, 0x0112, 0x0113, 0x0114, 0x0115,
+	0x0116, 0x0117, 0x0000, 0x0111, 0x0112, 0x0113, 0x0000, 0x0115, 0x0000, 0x0117, 0x0000, 0x8037,
+	0x8038, 0x0118, 0x0119, 0x011a, 0x011b, 0x011c, 0x011d, 0x011e, 0x011f, 0x0120, 0x0000, 0x0121,
+	0x0121, 0x0122, 0x0123, 0x0124, 0x0125, 0x0128, 0x0000, 0x0000, 0x0000, 0x0000, 0x0000, 0x0000,
+	0x0000, 0x012a, 0x012b, 0x0000, 0x0000, 0x012c, 0x012d, 0x0000, 0x0000, 0x012e, 0x012f, 0x0130,
+	0x0131, 0x0132, 0x0133, 0x0134, 0x0000, 0x0135, 0x0136, 0x0137, 0x0138, 0x0139, 0x013a, 0x013b,
+	0x013c, 0x013d, 0x013e, 0x013f, 0x0140, 0x0141, 0x0142, 0x0143, 0x0144, 0x0126, 0x0127, 0x803c,
+	0x0129, 0x803d, 0x803e, 0x803f, 0x8040, 0x803b, 0x8041, 0x0145, 0x0146, 0x0147, 0x0148, 0x0149,
+	0x014a, 0x014b, 0x014c, 0x0000, 0x0151, 0x0000, 0x0000, 0x0000, 0x0000, 0x0000, 0x0000, 0x014d,
+	0x014e, 0x014f, 0x0150, 0x0000, 0x8044, 0x0000, 0x0000, 0x8043, 0x8045, 0x0152, 0x0154, 0x0155,
+	0x0156, 0x0000, 0x0153, 0x0000, 0x0157, 0x015c, 0x015d, 0x015e, 0x015f, 0x0160, 0x0000, 0x0000,
+	0x0000, 0x0158, 0x0159, 0x015a, 0x015b, 0x8048, 0x0161, 0x0161, 0x0000, 0x8047, 0x8049, 0x0162,
+	0x0163, 0x0164, 0x0165, 0x0166, 0x0167, 0x0168, 0x0169, 0x016a, 0x016c, 0x016d, 0x016e, 0x016b,
+	0x0000, 0x016f, 0x0170, 0x0171, 0x0172, 0x0173, 0x0174, 0x0175, 0x0176, 0x0000, 0x0000, 0x804c,
+	0x804d, 0x0177, 0x0178, 0x0179, 0x017a, 0x017b, 0x017c, 0x017d, 0x017e, 0x0000, 0x0186, 0x0000,
+	0x0000, 0x0000, 0x0000, 0x0000, 0x0000, 0x017f, 0x0180, 0x0181, 0x8050, 0x0182, 0x0183, 0x0184,
+	0x0185, 0x804f, 0x8051, 0x0187, 0x018a, 0x018b, 0x018c, 0x0188, 0x0189, 0x018d, 0x018e, 0x0193,
+	0x0000, 0x0000, 0x0000, 0x0000, 0x0000, 0x0000, 0x0000, 0x018f, 0x0190, 0x0191, 0x0192, 0x8054,
+	0x0194, 0x0194, 0x0000, 0x8053, 0x8055, 0x0196, 0x0197, 0x0198, 0x0199, 0x019a, 0x019b, 0x0000,
+	0x0000, 0x019c, 0x019d, 0x019e, 0x019f, 0x01a0, 0x0000, 0x01a2, 0x01a3, 0x01a4, 0x01a5, 0x01a6,
+	0x01a7, 0x01a8, 0x01a9, 0x01aa, 0x0000, 0x01ad, 0x01ae, 0x01af, 0x01b0, 0x0000, 0x0000, 0x0000,
+	0x01b7, 0x01b8, 0x01b9, 0x0000, 0x0000, 0x01ba, 0x01bb, 0x01bc, 0x01bd, 0x01be, 0x01c5, 0x01bf,
+	0x01c0, 0x01c1, 0x01c2, 0x01c3, 0x01c4, 0x01c9, 0x0000, 0x0000, 0x0000, 0x0000, 0x0000, 0x01d2,
+	0x01d3, 0x01d4, 0x01d5, 0x01d7, 0x01d8, 0x01d9, 0x01db, 0x01dc, 0x01dd, 0x8059, 0x805a, 0x805b,
+	0x805c, 0x01a0, 0x805d, 0x01a2, 0x805e, 0x8058, 0x805f, 0x01a4, 0x01a5, 0x01a6, 0x01a7, 0x01a8,
+	0x01a9, 0x0000, 0x0000, 0x0000, 0x01d5, 0x01d7, 0x01d8, 0x01d9, 0x01db, 0x0000, 0x0000, 0x8061,
+	0x805a, 0x805b, 0x805c, 0x01a0, 0x805d, 0x01a2, 0x8062, 0x8058, 0x8063, 0x8060, 0x8064, 0x0000,
+	0x0000, 0x0000, 0x0000, 0x01b3, 0x01b4, 0x01b5, 0x01b6, 0x01be, 0x01c6, 0x01bf, 0x01c0, 0x01c1,
+	0x01c2, 0x01c3, 0x01c4, 0x01d4, 0x01d5, 0x0000, 0x0000, 0x01d9, 0x01db, 0x0000, 0x0000, 0x0000,
+	0x8066, 0x0000, 0x8067, 0x01a0, 0x0000, 0x01a2, 0x8068, 0x8058, 0x8069, 0x0000, 0x0000, 0x0000,
+	0x0000, 0x01b3, 0x0000, 0x0000, 0x0000, 0x0000, 0x01d5, 0x0000, 0x0000, 0x01d9, 0x01db, 0x0000,
+	0x0000, 0x0000, 0x806b, 0x0000, 0x8067, 0x01a0, 0x0000, 0x01a2, 0x806c, 0x8058, 0x806d, 0x806a,
+	0x806e, 0x019c, 0x019d, 0x019e, 0x019f, 0x01a0, 0x01a1, 0x01a2, 0x01a3, 0x0000, 0x0000, 0x0000,
+	0x0000, 0x0000, 0x0000, 0x01ac, 0x0000, 0x0000, 0x0000, 0x01b2, 0x0000, 0x0000, 0x0000, 0x0000,
+	0x0000, 0x01be, 0x01c7, 0x01bf, 0x01c0, 0x01c1, 0x01c2, 0x01c3, 0x01c4, 0x01cc, 0x0000, 0x01cd,
+	0x0000, 0x01ce, 0x01cf, 0x01d0, 0x01d1, 0x01d4, 0x01d5, 0x01d6, 0x0000, 0x01d9, 0x01db, 0x01dc,
+	0x01dd, 0x8071, 0x8072, 0x0000, 0x8073, 0x01a0, 0x8074, 0x01a2, 0x8075, 0x8070, 0x8076, 0x01cc,
+	0x0000, 0x01cd, 0x0000, 0x0000, 0x0000, 0x0000, 0x0000, 0x0000, 0x01d5, 0x01d6, 0x0000, 0x01d9,
+	0x01db, 0x0000, 0x0000, 0x0000, 0x0000, 0x0000, 0x8073, 0x01a0, 0x8078, 0x01a2, 0x8079, 0x8070,
+	0x807a, 0x8077, 0x807b, 0x0000, 0x0000, 0x0000, 0x0000, 0x0000, 0x0000, 0x01ab, 0x0000, 0x0000,
+	0x0000, 0x01b1, 0x0000, 0x0000, 0x0000, 0x0000, 0x0000, 0x01be, 0x01c8, 0x01bf, 0x01c0, 0x01c1,
+	0x01c2, 0x01c3, 0x01c4, 0x01ca, 0x01cb, 0x0000, 0x0000, 0x0000, 0x0000, 0x0000, 0x0000, 0x01d4,
+	0x01d5, 0x0000, 0x0000, 0x01d9, 0x01da, 0x01dc, 0x01dd, 0x807d, 0x807e, 0x0000, 0x807f, 0x01a0,
+	0x8080, 0x01a2, 0x8081, 0x8058, 0x8082, 0x0000, 0x01d5, 0x0000, 0x0000, 0x01d9, 0x01da, 0x0000,
+	0x0000, 0x0000, 0x0000, 0x0000, 0x807f, 0x01a0, 0x8080, 0x01a2, 0x8084, 0x8058, 0x8085, 0x8083,
+	0x8086, 0x8065, 0x806f, 0x807c, 0x8087, 0x01e8, 0x01e9, 0x01ea, 0x01eb, 0x01ec, 0x01ed, 0x01ee,
+	0x01ef, 0x01f1, 0x0000, 0x01f0, 0x808b, 0x01f2, 0x01f3, 0x01f4, 0x0000, 0x01f5, 0x0000, 0x808d,
+	0x808e, 0x0000, 0x0000, 0x01f6, 0x01f7, 0x0000, 0x0000, 0x01f8, 0x01f9, 0x0000, 0x0000, 0x01fb,
+	0x0000, 0x01fa, 0x8092, 0x01fc, 0x0000, 0x01fd, 0x0000, 0x01fe, 0x0000, 0x8094, 0x8095, 0x0000,
+	0x0000, 0x01ff, 0x0200, 0x0201, 0x0202, 0x0203, 0x0203, 0x0203, 0x0203, 0x8097, 0x0203, 0x0205,
+	0x020d, 0x8099, 0x0206, 0x0207, 0x0208, 0x0209, 0x020d, 0x020b, 0x020d, 0x809b, 0x020a, 0x809c,
+	0x020c, 0x020e, 0x020f, 0x020f, 0x020f, 0x020f, 0x020f, 0x020f, 0x020f, 0x809e, 0x020f, 0x809f,
+	0x020f, 0x020f, 0x020f, 0x0214, 0x0214, 0x0212, 0x0213, 0x0214, 0x0214, 0x0214, 0x0214, 0x0214,
+	0x0211, 0x0214, 0x0214, 0x0214, 0x0214, 0x0214, 0x80a1, 0x0214, 0x80a2, 0x0214, 0x0214, 0x80a3,
+	0x0214, 0x021a, 0x021b, 0x0000, 0x0000, 0x021c, 0x021d, 0x0000, 0x0000, 0x021e, 0x021f, 0x0220,
+	0x0221, 0x0222, 0x0000, 0x0223, 0x0000, 0x0224, 0x0000, 0x0225, 0x0000, 0x80a8, 0x80a9, 0x80aa,
+	0x80ab, 0x0226, 0x0227, 0x0228, 0x0229, 0x022a, 0x022b, 0x022c, 0x022d, 0x022e, 0x022f, 0x0000,
+	0x0000, 0x0230, 0x0231, 0x0000, 0x0000, 0x0238, 0x0000, 0x0000, 0x0000, 0x0000, 0x0249, 0x0000,
+	0x024a, 0x80b2, 0x80b3, 0x0000, 0x0000, 0x024b, 0x024c, 0x024d, 0x024e, 0x024f, 0x0000, 0x0250,
+	0x0000, 0x0251, 0x0000, 0x0252, 0x0000, 0x0253, 0x0254, 0x0000, 0x0000, 0x0255, 0x0256, 0x0000,
+	0x0000, 0x0257, 0x0258, 0x0000, 0x0000, 0x0259, 0x025a, 0x0000, 0x0000, 0x025b, 0x025c, 0x025d,
+	0x025e, 0x025f, 0x0260, 0x0261, 0x0262, 0x0263, 0x0264, 0x0265, 0x0266, 0x0267, 0x0268, 0x0269,
+	0x0000, 0x026a, 0x026b, 0x026c, 0x026d, 0x026e, 0x026f, 0x0270, 0x0271, 0x0272, 0x0273, 0x0274,
+	0x0275, 0x0276, 0x0277, 0x0278, 0x0279, 0x027a, 0x027a, 0x0000, 0x0000, 0x027b, 0x027b, 0x0000,
+	0x0000, 0x027c, 0x027c, 0x0000, 0x0000, 0x027d, 0x027d, 0x0000, 0x0000, 0x027e, 0x027e, 0x0000,
+	0x0000, 0x027f, 0x027f, 0x0000, 0x0000, 0x0280, 0x0280, 0x0000, 0x0000, 0x0281, 0x0281, 0x0000,
+	0x0000, 0x0282, 0x0282, 0x0000, 0x0000, 0x0283, 0x0283, 0x0000, 0x0000, 0x0284, 0x0284, 0x0000,
+	0x0000, 0x0285, 0x0285, 0x0000, 0x0000, 0x0000, 0x0286, 0x0000, 0x0000, 0x0000, 0x0287, 0x0000,
+	0x0000, 0x0288, 0x0288, 0x0000, 0x0000, 0x0289, 0x028a, 0x028b, 0x0000, 0x028c, 0x028d, 0x028e,
+	0x028f, 0x0000, 0x0000, 0x0290, 0x0000, 0x0291, 0x0000, 0x0292, 0x0000, 0x0000, 0x80d5, 0x80d6,
+	0x80d6, 0x0000, 0x0000, 0x0000, 0x0000, 0x0293, 0x0000, 0x0294, 0x0000, 0x0295, 0x0000, 0x0000,
+	0x80d8, 0x80d9, 0x80d9, 0x0000, 0x0000, 0x0000, 0x0000, 0x0296, 0x0000, 0x0000, 0x0000, 0x0297,
+	0x0000, 0x0000, 0x80db, 0x0000, 0x0000, 0x0296, 0x0298, 0x0000, 0x0000, 0x0297, 0x0299, 0x0000,
+	0x80dd, 0x80dc, 0x80de, 0x0000, 0x0000, 0x029a, 0x029a, 0x0000, 0x0000, 0x029b, 0x029b, 0x0000,
+	0x0000, 0x029c, 0x029c, 0x0000, 0x0000, 0x029d, 0x0000, 0x0000, 0x0000, 0x029f, 0x0000, 0x0000,
+	0x0000, 0x0000, 0x0000, 0x0000, 0x0000, 0x0000, 0x80e4, 0x0000, 0x02a0, 0x029e, 0x80e5, 0x0000,
+	0x80e6, 0x0000, 0x02a2, 0x0000, 0x02a3, 0x02a1, 0x80e8, 0x0000, 0x80e9, 0x0000, 0x02a4, 0x0000,
+	0x02a6, 0x0000, 0x02a5, 0x0000, 0x02a7, 0x02a8, 0x02a8, 0x02a9, 0x0000, 0x02aa, 0x02ab, 0x02ac,
+	0x0000, 0x02d3, 0x0000, 0x0000, 0x0000, 0x0000, 0x0000, 0x0000, 0x0000, 0x02d4, 0x0000, 0x0000,
+	0x0000, 0x0000, 0x0000, 0x0000, 0x0000, 0x02d5, 0x0000, 0x0000, 0x0000, 0x0000, 0x0000, 0x0000,
+	0x0000, 0x80ef, 0x80f0, 0x80f1, 0x0000, 0x0000, 0x0000, 0x0000, 0x0000, 0x0000, 0x80f2, 0x0000,
+	0x0000, 0x80f3, 0x0000, 0x02d6, 0x0000, 0x0000, 0x0000, 0x0000, 0x0000, 0x0000, 0x0000, 0x80f5,
+	0x0000, 0x0000, 0x0000, 0x0000, 0x0000, 0x0000, 0x0000, 0x0000, 0x80f6, 0x02d7, 0x0000, 0x0000,
+	0x0000, 0x0000, 0x0000, 0x0000, 0x0000, 0x80f8, 0x0000, 0x0000, 0x0000, 0x0000, 0x0000, 0x0000,
+	0x0000, 0x0000, 0x80f9, 0x80f7, 0x80fa, 0x02d8, 0x0000, 0x0000, 0x0000, 0x0000, 0x0000, 0x0000,
+	0x0000, 0x02d9, 0x0000, 0x0000, 0x0000, 0x0000, 0x0000, 0x0000, 0x0000, 0x02da, 0x0000, 0x0000,
+	0x0000, 0x0000, 0x0000, 0x0000, 0x0000, 0x02db, 0x0000, 0x0000, 0x0000, 0x0000, 0x0000, 0x0000,
+	0x0000, 0x02dc, 0x0000, 0x0000, 0x0000, 0x0000, 0x0000, 0x0000, 0x0000, 0x80f5, 0x80fc, 0x80fd,
+	0x80fe, 0x80ff, 0x8100, 0x0000, 0x0000, 0x0000, 0x8101, 0x80f8, 0x80fc, 0x80fd, 0x80fe, 0x80ff,
+	0x8100, 0x0000, 0x0000, 0x0000, 0x8103, 0x8102, 0x8104, 0x80f7, 0x0000, 0x80fb, 0x80fb, 0x8105,
+	0x8106, 0x02e1, 0x02e3, 0x02e2, 0x02e4, 0x02e5, 0x02e6, 0x02e7, 0x02e8, 0x0000, 0x0000, 0x0000,
+	0x0000, 0x0000, 0x02f5, 0x02f6, 0x02f7, 0x8108, 0x8109, 0x0000, 0x0000, 0x0000, 0x0000, 0x0000,
+	0x0000, 0x02e9, 0x02ea, 0x0000, 0x0000, 0x0000, 0x0000, 0x0000, 0x0000, 0x02f2, 0x0000, 0x810b,
+	0x810c, 0x0000, 0x0000, 0x0000, 0x0000, 0x02eb, 0x0000, 0x02ec, 0x0000, 0x02ed, 0x02ee, 0x02ef,
+	0x02f0, 0x02eb, 0x02f1, 0x02f3, 0x0000, 0x810e, 0x810f, 0x0000, 0x0000, 0x0000, 0x0000, 0x02eb,
+	0x02f1, 0x02f3, 0x0000, 0x810e, 0x8111, 0x8110, 0x8112, 0x0000, 0x0000, 0x0000, 0x0000, 0x0000,
+	0x0000, 0x02f4, 0x0000, 0x0000, 0x8114, 0x810a, 0x810d, 0x8113, 0x8115, 0x02fb, 0x0000, 0x02fc,
+	0x0000, 0x02fd, 0x0000, 0x0000, 0x0000, 0x0301, 0x0000, 0x0000, 0x0000, 0x0000, 0x0000, 0x0303,
+	0x0304, 0x0305, 0x0306, 0x030a, 0x030a, 0x0308, 0x030a, 0x030b, 0x030b, 0x0309, 0x030b, 0x0310,
+	0x0311, 0x0312, 0x0313, 0x0314, 0x0000, 0x811f, 0x0000, 0x0000, 0x0000, 0x0315, 0x0315, 0x0000,
+	0x0000, 0x0000, 0x0316, 0x8122, 0x8122, 0x0000, 0x0000, 0x0317, 0x0318, 0x0000, 0x0000, 0x0000,
+	0x0319, 0x0000, 0x031b, 0x031c, 0x031d, 0x031e, 0x0321, 0x0000, 0x0000, 0x0000, 0x0000, 0x0000,
+	0x0000, 0x0324, 0x0325, 0x8125, 0x8126, 0x0000, 0x031a, 0x0000, 0x031b, 0x031c, 0x031d, 0x031e,
+	0x0321, 0x8128, 0x8126, 0x8127, 0x8129, 0x0000, 0x0319, 0x0000, 0x0000, 0x0000, 0x0000, 0x031f,
+	0x0000, 0x812b, 0x8126, 0x0000, 0x031a, 0x0000, 0x0000, 0x0000, 0x0000, 0x031f, 0x0000, 0x812d,
+	0x8126, 0x812c, 0x812e, 0x0000, 0x0319, 0x0000, 0x0000, 0x0000, 0x0000, 0x0320, 0x0000, 0x0000,
+	0x0000, 0x0000, 0x0000, 0x0000, 0x0000, 0x0322, 0x0323, 0x8130, 0x8131, 0x0000, 0x031a, 0x0000,
+	0x0000, 0x0000, 0x0000, 0x0320, 0x0000, 0x8133, 0x8131, 0x8132, 0x8134, 0x0000, 0x0000, 0x0000,
+	0x0000, 0x0000, 0x0000, 0x0000, 0x0323, 0x8130, 0x8136, 0x8133, 0x8136, 0x8137, 0x8138, 0x8135,
+	0x8139, 0x0000, 0x0319, 0x0000, 0x0000, 0x0000, 0x0000, 0x0000, 0x0000, 0x813b, 0x0000, 0x0000,
+	0x031a, 0x0000, 0x0000, 0x0000, 0x0000, 0x0000, 0x0000, 0x813d, 0x0000, 0x813c, 0x813e, 0x812a,
+	0x812f, 0x813a, 0x813f, 0x0000, 0x0327, 0x0000, 0x0328, 0x0329, 0x0329, 0x0000, 0x0000, 0x032a,
+	0x032a, 0x0000, 0x0000, 0x032b, 0x032b, 0x0000, 0x0000, 0x032c, 0x032c, 0x0000, 0x0000, 0x032d,
+	0x032d, 0x0000, 0x0000, 0x0000, 0x032f, 0x0000, 0x0330, 0x0000, 0x032e, 0x8147, 0x8148, 0x0000,
+	0x0331, 0x814a, 0x814a, 0x0000, 0x0000, 0x0332, 0x0332, 0x0000, 0x0000, 0x0333, 0x0333, 0x0000,
+	0x0000, 0x0334, 0x0334, 0x0000, 0x0000, 0x0335, 0x0335, 0x0000, 0x0000, 0x0336, 0x0336, 0x0000,
+	0x0000, 0x0337, 0x0337, 0x0000, 0x0000, 0x0338, 0x0338, 0x0000, 0x0000, 0x0339, 0x0339, 0x0000,
+	0x0000, 0x033a, 0x033a, 0x0000, 0x0000, 0x033b, 0x033b, 0x0000, 0x0000, 0x033c, 0x033c, 0x0000,
+	0x0000, 0x033d, 0x033d, 0x0000, 0x0000, 0x033e, 0x033e, 0x0000, 0x0000, 0x033f, 0x033f, 0x0000,
+	0x0000, 0x0000, 0x0340, 0x0341, 0x0342, 0x0343, 0x0000, 0x0344, 0x0000, 0x815b, 0x815c, 0x0000,
+	0x0000, 0x0345, 0x0345, 0x0000, 0x0000, 0x0346, 0x0346, 0x0000, 0x0000, 0x0347, 0x0347, 0x0000,
+	0x0000, 0x0348, 0x0348, 0x0000, 0x0000, 0x0349, 0x0349, 0x0000, 0x0000, 0x034a, 0x034a, 0x0000,
+	0x0000, 0x034b, 0x034b, 0x0000, 0x0000, 0x034c, 0x034c, 0x0000, 0x0000, 0x034d, 0x0000, 0x0000,
+	0x0000, 0x0000, 0x8166, 0x034e, 0x034e, 0x0000, 0x0000, 0x034f, 0x034f, 0x0000, 0x0000, 0x0350,
+	0x0350, 0x0000, 0x0000, 0x0351, 0x0351, 0x0000, 0x0000, 0x0352, 0x0352, 0x0000, 0x0000, 0x0353,
+	0x0353, 0x0000, 0x0000, 0x0000, 0x0354, 0x0000, 0x0355, 0x816e, 0x816f, 0x0000, 0x0000, 0x0356,
 	0x0356, 0x0000, 0x0000, 0x0357, 0x0357, 0x0000, 0x0000, 0x0358, 0x0358, 0x0000, 0x0000, 0x0359,
 	0x0359, 0x0000, 0x0000, 0x035a, 0x035a, 0x0000, 0x0000, 0x035b, 0x035b, 0x0000, 0x0000, 0x035c,
-	0x035c, 0x0000, 0x0000, 0x035d, 0x035d, 0x0000, 0x0000, 0x035e, 0x035e, 0x0000, 0x0000, 0x0000,
-	0x035f, 0x0000, 0x0000, 0x0000, 0x0360, 0x0000, 0x0000, 0x0000, 0x0361, 0x0000, 0x0000, 0x0000,
-	0x0362, 0x0000, 0x0000, 0x0363, 0x0363, 0x0000, 0x0000, 0x0364, 0x0364, 0x0000, 0x0000, 0x0365,
-	0x0365, 0x0000, 0x0000, 0x0000, 0x0366, 0x0000, 0x0000, 0x0000, 0x0367, 0x0000, 0x0000, 0x0000,
-	0x0368, 0x0000, 0x0000, 0x0000, 0x0369, 0x0000, 0x0000, 0x0000, 0x036a, 0x0000, 0x0000, 0x0000,
-	0x036b, 0x0000, 0x0000, 0x0000, 0x036c, 0x0000, 0x0000, 0x0000, 0x036d, 0x0000, 0x0000, 0x0000,
-	0x036e, 0x0000, 0x0000, 0x036f, 0x0000, 0x0000, 0x8174, 0x0000, 0x0000, 0x0000, 0x0370, 0x0000,
-	0x0000, 0x0000, 0x0371, 0x0000, 0x0000, 0x0000, 0x0372, 0x0000, 0x0000, 0x0000, 0x0373, 0x0000,
-	0x0000, 0x0000, 0x0374, 0x0000, 0x0000, 0x0000, 0x0375, 0x0000, 0x0000, 0x0000, 0x0376, 0x0000,
-	0x0000, 0x0000, 0x0377, 0x0000, 0x0000, 0x0000, 0x0378, 0x0000, 0x0000, 0x0000, 0x0379, 0x0000,
-	0x0000, 0x0000, 0x037a, 0x0000, 0x0000, 0x0000, 0x037b, 0x0000, 0x0000, 0x0000, 0x037c, 0x0000,
-	0x0000, 0x0000, 0x037d, 0x0000, 0x0000, 0x0000, 0x037e, 0x0000, 0x0000, 0x0000, 0x037f, 0x0000,
-	0x0000, 0x0000, 0x0380, 0x0000, 0x0000, 0x0381, 0x0000, 0x0000, 0x8187, 0x0000, 0x0000, 0x0382,
-	0x0000, 0x0000, 0x8189, 0x0000, 0x0000, 0x0383, 0x0000, 0x0000, 0x818b, 0x0000, 0x0000, 0x0384,
-	0x0000, 0x0000, 0x0000, 0x0385, 0x0000, 0x0000, 0x0000, 0x0386, 0x0000, 0x0000, 0x0000, 0x0387,
-	0x0000, 0x0000, 0x0000, 0x0388, 0x0000, 0x0000, 0x0000, 0x0389, 0x0000, 0x0000, 0x0000, 0x0000,
-	0x038a, 0x0000, 0x0000, 0x038b, 0x038c, 0x038d, 0x038e, 0x0000, 0x0000, 0x0000, 0x0000, 0x8194,
-	0x0000, 0x0000, 0x0000, 0x8195, 0x0000, 0x0000, 0x038f, 0x0000, 0x0000, 0x0394, 0x0398, 0x0000,
-	0x0390, 0x8198, 0x0000, 0x0395, 0x0000, 0x0000, 0x0391, 0x819a, 0x0000, 0x0396, 0x0000, 0x0000,
-	0x0392, 0x819c, 0x0000, 0x0397, 0x0000, 0x0000, 0x0393, 0x819e, 0x0000, 0x0000, 0x0399, 0x0000,
-	0x0000, 0x81a0, 0x0000, 0x0000, 0x039a, 0x0000, 0x0000, 0x81a2, 0x0000, 0x039d, 0x0000, 0x81a4,
-	0x81a4, 0x0000, 0x039b, 0x039e, 0x0000, 0x81a6, 0x81a6, 0x0000, 0x039c, 0x039f, 0x0000, 0x0000,
-	0x81a8, 0x0000, 0x0000, 0x03a0, 0x0000, 0x81aa, 0x03a1, 0x03a2, 0x0000, 0x03a3, 0x0000, 0x03a5,
-	0x0000, 0x03a4, 0x0000, 0x0000, 0x81ac, 0x81ad, 0x81ae, 0x03a6, 0x0000, 0x81b0, 0x0000, 0x0000,
-	0x0000, 0x03a7, 0x0000, 0x03a8, 0x0000, 0x03a9, 0x0000, 0x03aa, 0x0000, 0x81b2, 0x81b3, 0x81b4,
-	0x81b5, 0x0000, 0x03ab, 0x0000, 0x0000, 0x0000, 0x03ac, 0x0000, 0x0000, 0x0000, 0x03ad, 0x0000,
-	0x0000, 0x0000, 0x03ae, 0x0000, 0x0000, 0x0000, 0x03af, 0x0000, 0x0000, 0x0000, 0x03b0, 0x0000,
-	0x0000, 0x0000, 0x03b1, 0x0000, 0x0000, 0x03b2, 0x03b2, 0x0000, 0x0000, 0x0000, 0x03b3, 0x0000,
-	0x0000, 0x0000, 0x03b4, 0x0000, 0x0000, 0x0000, 0x03b5, 0x0000, 0x0000, 0x0000, 0x03b6, 0x0000,
-	0x0000, 0x0000, 0x03b7, 0x0000, 0x0000, 0x0000, 0x03b8, 0x0000, 0x0000, 0x0000, 0x03b9, 0x0000,
-	0x0000, 0x0000, 0x03ba, 0x0000, 0x0000, 0x0000, 0x03bb, 0x0000, 0x0000, 0x0000, 0x03bc, 0x0000,
-	0x0000, 0x0000, 0x03bd, 0x0000, 0x0000, 0x0000, 0x03be, 0x0000, 0x0000, 0x0000, 0x03bf, 0x0000,
-	0x0000, 0x0000, 0x03c0, 0x0000, 0x0000, 0x0000, 0x03c1, 0x0000, 0x0000, 0x03c2, 0x0000, 0x0000,
-	0x0000, 0x0000, 0x03c3, 0x0000, 0x0000, 0x0000, 0x03c4, 0x0000, 0x0000, 0x0000, 0x03c5, 0x0000,
-	0x0000, 0x03c6, 0x0000, 0x0000, 0x0000, 0x0000, 0x0000, 0x0000, 0x0000, 0x81d2, 0x0000, 0x0000,
-	0x0000, 0x0000, 0x0000, 0x0000, 0x0000, 0x0000, 0x81d3, 0x0000, 0x0000, 0x81d4, 0x0000,
+	0x035c, 0x0000, 0x0000, 0x035e, 0x035e, 0x0000, 0x0000, 0x035f, 0x035f, 0x0000, 0x0000, 0x0360,
+	0x0360, 0x0000, 0x0000, 0x0361, 0x0361, 0x0000, 0x0000, 0x0362, 0x0362, 0x0000, 0x0000, 0x0363,
+	0x0363, 0x0000, 0x0000, 0x0364, 0x0364, 0x0000, 0x0000, 0x0365, 0x0365, 0x0000, 0x0000, 0x0366,
+	0x0366, 0x0000, 0x0000, 0x0367, 0x0367, 0x0000, 0x0000, 0x0368, 0x0368, 0x0000, 0x0000, 0x0369,
+	0x0369, 0x0000, 0x0000, 0x0000, 0x036a, 0x0000, 0x0000, 0x0000, 0x036b, 0x0000, 0x0000, 0x0000,
+	0x036c, 0x0000, 0x0000, 0x0000, 0x036d, 0x0000, 0x0000, 0x036e, 0x036e, 0x0000, 0x0000, 0x036f,
+	0x036f, 0x0000, 0x0000, 0x0370, 0x0370, 0x0000, 0x0000, 0x0000, 0x0371, 0x0000, 0x0000, 0x0000,
+	0x0372, 0x0000, 0x0000, 0x0000, 0x0373, 0x0000, 0x0000, 0x0000, 0x0374, 0x0000, 0x0000, 0x0000,
+	0x0375, 0x0000, 0x0000, 0x0000, 0x0376, 0x0000, 0x0000, 0x0000, 0x0377, 0x0000, 0x0000, 0x0000,
+	0x0378, 0x0000, 0x0000, 0x0000, 0x0379, 0x0000, 0x0000, 0x037a, 0x0000, 0x0000, 0x8194, 0x0000,
+	0x0000, 0x0000, 0x037b, 0x0000, 0x0000, 0x0000, 0x037c, 0x0000, 0x0000, 0x0000, 0x037d, 0x0000,
+	0x0000, 0x0000, 0x037e, 0x0000, 0x0000, 0x0000, 0x037f, 0x0000, 0x0000, 0x0000, 0x0380, 0x0000,
+	0x0000, 0x0000, 0x0381, 0x0000, 0x0000, 0x0000, 0x0382, 0x0000, 0x0000, 0x0000, 0x0383, 0x0000,
+	0x0000, 0x0000, 0x0384, 0x0000, 0x0000, 0x0000, 0x0385, 0x0000, 0x0000, 0x0000, 0x0386, 0x0000,
+	0x0000, 0x0000, 0x0387, 0x0000, 0x0000, 0x0000, 0x0388, 0x0000, 0x0000, 0x0000, 0x0389, 0x0000,
+	0x0000, 0x0000, 0x038a, 0x0000, 0x0000, 0x0000, 0x038b, 0x0000, 0x0000, 0x038c, 0x0000, 0x0000,
+	0x81a7, 0x0000, 0x0000, 0x038d, 0x0000, 0x0000, 0x81a9, 0x0000, 0x0000, 0x038e, 0x0000, 0x0000,
+	0x81ab, 0x0000, 0x0000, 0x038f, 0x0000, 0x0000, 0x0000, 0x0390, 0x0000, 0x0000, 0x0000, 0x0391,
+	0x0000, 0x0000, 0x0000, 0x0392, 0x0000, 0x0000, 0x0000, 0x0393, 0x0000, 0x0000, 0x0000, 0x0394,
+	0x0000, 0x0000, 0x0000, 0x0000, 0x0395, 0x0000, 0x0000, 0x0396, 0x0397, 0x0398, 0x0399, 0x0000,
+	0x0000, 0x0000, 0x0000, 0x81b4, 0x0000, 0x0000, 0x0000, 0x81b5, 0x0000, 0x0000, 0x039a, 0x0000,
+	0x0000, 0x039f, 0x03a3, 0x0000, 0x039b, 0x81b8, 0x0000, 0x03a0, 0x0000, 0x0000, 0x039c, 0x81ba,
+	0x0000, 0x03a1, 0x0000, 0x0000, 0x039d, 0x81bc, 0x0000, 0x03a2, 0x0000, 0x0000, 0x039e, 0x81be,
+	0x0000, 0x0000, 0x03a4, 0x0000, 0x0000, 0x81c0, 0x0000, 0x0000, 0x03a5, 0x0000, 0x0000, 0x81c2,
+	0x0000, 0x03a8, 0x0000, 0x81c4, 0x81c4, 0x0000, 0x03a6, 0x03a9, 0x0000, 0x81c6, 0x81c6, 0x0000,
+	0x03a7, 0x03aa, 0x0000, 0x0000, 0x81c8, 0x0000, 0x0000, 0x03ab, 0x0000, 0x81ca, 0x03ac, 0x03ad,
+	0x0000, 0x03ae, 0x0000, 0x03b0, 0x0000, 0x03af, 0x0000, 0x0000, 0x81cc, 0x81cd, 0x81ce, 0x03b1,
+	0x0000, 0x81d0, 0x0000, 0x0000, 0x0000, 0x03b2, 0x0000, 0x03b3, 0x0000, 0x03b4, 0x0000, 0x03b5,
+	0x0000, 0x81d2, 0x81d3, 0x81d4, 0x81d5, 0x0000, 0x03b6, 0x0000, 0x0000, 0x0000, 0x03b7, 0x0000,
+	0x0000, 0x0000, 0x03b8, 0x0000, 0x0000, 0x0000, 0x03b9, 0x0000, 0x0000, 0x0000, 0x03ba, 0x0000,
+	0x0000, 0x0000, 0x03bb, 0x0000, 0x0000, 0x0000, 0x03bc, 0x0000, 0x0000, 0x03bd, 0x03bd, 0x0000,
+	0x0000, 0x0000, 0x03be, 0x0000, 0x0000, 0x0000, 0x03bf, 0x0000, 0x0000, 0x0000, 0x03c0, 0x0000,
+	0x0000, 0x0000, 0x03c1, 0x0000, 0x0000, 0x0000, 0x03c2, 0x0000, 0x0000, 0x0000, 0x03c3, 0x0000,
+	0x0000, 0x0000, 0x03c4, 0x0000, 0x0000, 0x0000, 0x03c5, 0x0000, 0x0000, 0x0000, 0x03c6, 0x0000,
+	0x0000, 0x0000, 0x03c7, 0x0000, 0x0000, 0x0000, 0x03c8, 0x0000, 0x0000, 0x0000, 0x03c9, 0x0000,
+	0x0000, 0x0000, 0x03ca, 0x0000, 0x0000, 0x0000, 0x03cb, 0x0000, 0x0000, 0x0000, 0x03cc, 0x0000,
+	0x0000, 0x03cd, 0x0000, 0x0000, 0x0000, 0x0000, 0x03ce, 0x0000, 0x0000, 0x0000, 0x03cf, 0x0000,
+	0x0000, 0x0000, 0x03d0, 0x0000, 0x0000, 0x03d1, 0x0000, 0x0000, 0x0000, 0x0000, 0x0000, 0x0000,
+	0x0000, 0x81f2, 0x0000, 0x0000, 0x0000, 0x0000, 0x0000, 0x0000, 0x0000, 0x0000, 0x81f3, 0x0000,
+	0x0000, 0x81f4, 0x0000, 0x03ec, 0x03ee, 0x03ed, 0x03ef, 0x03ea, 0x03eb, 0x81f6, 0x81f7, 0x03f2,
+	0x03f4, 0x03f3, 0x03f5, 0x03f0, 0x03f1, 0x81f9, 0x81fa, 0x03f6, 0x03f7, 0x81fc, 0x0000, 0x0000,
+	0x0000, 0x03f8, 0x0000, 0x81fe, 0x0000, 0x0000, 0x0000, 0x81fd, 0x81ff, 0x03f9, 0x03fa, 0x03fb,
+	0x0000, 0x8201, 0x0000, 0x0000, 0x0000, 0x03fc, 0x0000, 0x8203, 0x0000, 0x0000, 0x0000, 0x8202,
+	0x8204, 0x0000, 0x0000, 0x03fd, 0x03fe, 0x0000, 0x0000, 0x03ff, 0x0400, 0x0000, 0x0000, 0x0401,
+	0x0402, 0x8208, 0x0000, 0x0000, 0x0000, 0x0403, 0x0000, 0x820a, 0x0000, 0x0000, 0x0000, 0x8209,
+	0x820b, 0x0404, 0x0000, 0x0405, 0x0000, 0x820d, 0x0000, 0x0000, 0x0000, 0x0406, 0x0000, 0x820f,
+	0x0000, 0x0000, 0x0000, 0x820e, 0x8210, 0x0000, 0x0000, 0x0407, 0x0408, 0x0000, 0x0000, 0x0409,
+	0x040a, 0x0000, 0x0000, 0x0000, 0x0000, 0x040b, 0x040c, 0x040d, 0x0000, 0x040e, 0x0000, 0x8215,
+	0x8216, 0x0000, 0x0000, 0x0000, 0x0000, 0x040f, 0x0410, 0x0000, 0x0000, 0x0411, 0x0412, 0x0413,
+	0x0414, 0x0000, 0x0000, 0x0415, 0x0416, 0x0000, 0x0000, 0x0000, 0x0418, 0x0000, 0x821c, 0x0000,
+	0x0000, 0x0000, 0x041a, 0x0000, 0x821e, 0x0000, 0x0000, 0x821d, 0x821f, 0x0000, 0x0417, 0x0000,
+	0x8221, 0x0000, 0x0000, 0x0000, 0x0419, 0x0000, 0x8223, 0x0000, 0x0000, 0x8222, 0x8224, 0x8220,
+	0x8225, 0x0000, 0x0000, 0x0000, 0x041c, 0x0000, 0x8227, 0x0000, 0x0000, 0x0000, 0x041e, 0x0000,
+	0x8229, 0x0000, 0x0000, 0x8228, 0x822a, 0x0000, 0x041b, 0x0000, 0x822c, 0x0000, 0x0000, 0x0000,
+	0x041d, 0x0000, 0x822e, 0x0000, 0x0000, 0x822d, 0x822f, 0x822b, 0x8230, 0x0000, 0x0000, 0x0000,
+	0x0420, 0x8232, 0x0000, 0x0000, 0x0000, 0x0000, 0x0422, 0x8234, 0x0000, 0x0000, 0x0000, 0x8233,
+	0x8235, 0x0000, 0x041f, 0x8237, 0x0000, 0x0000, 0x0000, 0x0000, 0x0421, 0x8239, 0x0000, 0x0000,
+	0x0000, 0x8238, 0x823a, 0x8236, 0x823b, 0x0000, 0x0000, 0x0000, 0x0424, 0x0000, 0x823d, 0x0000,
+	0x0000, 0x0000, 0x0426, 0x0000, 0x823f, 0x0000, 0x0000, 0x823e, 0x8240, 0x0000, 0x0423, 0x0000,
+	0x8242, 0x0000, 0x0000, 0x0000, 0x0425, 0x0000, 0x8244, 0x0000, 0x0000, 0x8243, 0x8245, 0x8241,
+	0x8246, 0x0000, 0x0000, 0x0000, 0x0428, 0x0000, 0x8248, 0x0000, 0x0000, 0x0000, 0x042a, 0x0000,
+	0x824a, 0x0000, 0x0000, 0x8249, 0x824b, 0x0000, 0x0427, 0x0000, 0x824d, 0x0000, 0x0000, 0x0000,
+	0x0429, 0x0000, 0x824f, 0x0000, 0x0000, 0x824e, 0x8250, 0x824c, 0x8251, 0x0000, 0x0000, 0x0000,
+	0x042c, 0x0000, 0x8253, 0x0000, 0x0000, 0x0000, 0x042e, 0x0000, 0x8255, 0x0000, 0x0000, 0x8254,
+	0x8256, 0x0000, 0x042b, 0x0000, 0x8258, 0x0000, 0x0000, 0x0000, 0x042d, 0x0000, 0x825a, 0x0000,
+	0x0000, 0x8259, 0x825b, 0x8257, 0x825c, 0x0000, 0x0000, 0x0000, 0x0430, 0x0000, 0x825e, 0x0000,
+	0x0000, 0x0000, 0x0432, 0x0000, 0x8260, 0x0000, 0x0000, 0x825f, 0x8261, 0x0000, 0x042f, 0x0000,
+	0x8263, 0x0000, 0x0000, 0x0000, 0x0431, 0x0000, 0x8265, 0x0000, 0x0000, 0x8264, 0x8266, 0x8262,
+	0x8267, 0x0000, 0x0000, 0x0000, 0x0434, 0x0000, 0x8269, 0x0000, 0x0000, 0x0000, 0x0435, 0x0000,
+	0x826b, 0x0000, 0x0000, 0x826a, 0x826c, 0x0000, 0x0433, 0x0000, 0x826e, 0x0000, 0x0000, 0x826f,
+	0x0000, 0x826d, 0x8270, 0x0000, 0x0000, 0x0000, 0x0436, 0x0000, 0x0437, 0x8272, 0x8273, 0x0000,
+	0x0000, 0x0438, 0x0439, 0x043a, 0x043b, 0x043c, 0x0000, 0x043d, 0x0000, 0x043e, 0x0000, 0x043f,
+	0x0000, 0x0440, 0x0441, 0x0000, 0x0000, 0x0442, 0x0443, 0x0000, 0x0000, 0x0444, 0x0445, 0x0000,
+	0x0000, 0x0446, 0x0447, 0x0000, 0x0000, 0x0448, 0x0449, 0x044a, 0x044b, 0x044c, 0x044d, 0x044e,
+	0x044f, 0x0450, 0x0451, 0x0452, 0x0453, 0x0454, 0x0455, 0x0456, 0x0000, 0x0457, 0x0458, 0x0459,
+	0x045a, 0x045b, 0x045c, 0x045d, 0x045e, 0x045f, 0x0460, 0x0461, 0x0462, 0x0463, 0x0464, 0x0465,
+	0x0466, 0x0000, 0x0467, 0x0000, 0x0000, 0x0000, 0x0468, 0x0000, 0x0000, 0x0000, 0x0469, 0x0000,
+	0x0000, 0x0000, 0x046a, 0x0000, 0x0000, 0x0000, 0x046b, 0x0000, 0x0000, 0x0000, 0x046c, 0x0000,
+	0x0000, 0x0000, 0x046d, 0x0000, 0x0000, 0x0000, 0x046e, 0x0000, 0x0000, 0x0000, 0x046f, 0x0000,
+	0x0000, 0x0000, 0x0470, 0x0000, 0x0000, 0x0000, 0x0471, 0x0000, 0x0000, 0x0000, 0x0472, 0x0000,
+	0x0000, 0x0000, 0x0473, 0x0000, 0x0000, 0x0000, 0x0474, 0x0000, 0x0000, 0x0475, 0x0000, 0x0000,
+	0x0000, 0x0476, 0x0000, 0x0000, 0x0000, 0x8292, 0x8293, 0x0000, 0x8294, 0x0000, 0x0000, 0x0000,
+	0x0477, 0x0478, 0x0000, 0x0000, 0x0479, 0x047a, 0x047b, 0x0000, 0x0000, 0x047c, 0x0000, 0x047d,
+	0x0000, 0x047e, 0x0000, 0x0000, 0x8298, 0x0000, 0x8299, 0x0000, 0x0000, 0x0000, 0x0000, 0x047f,
+	0x0000, 0x0480, 0x0000, 0x0481, 0x0000, 0x0000, 0x829b, 0x0000, 0x829c, 0x0000, 0x0000, 0x0000,
+	0x0000, 0x0482, 0x0483, 0x0000, 0x0000, 0x0484, 0x0485, 0x0000, 0x829e, 0x0000, 0x829f, 0x0000,
+	0x0000, 0x0000, 0x0486, 0x0000, 0x0000, 0x0000, 0x0487, 0x0000, 0x0000, 0x0000, 0x0488, 0x0000,
+	0x0000, 0x0489, 0x048a, 0x0000, 0x0000, 0x82a4, 0x0000, 0x0000, 0x0000, 0x0000, 0x048b, 0x0000,
+	0x048d, 0x0000, 0x048c, 0x0000, 0x048e, 0x048f, 0x0000, 0x0000, 0x0000, 0x0490, 0x0000, 0x0000,
+	0x0000, 0x82a8, 0x82a9, 0x0491, 0x0000, 0x0000, 0x0000, 0x0000, 0x82aa, 0x82ab, 0x0000, 0x0000,
+	0x0492, 0x0493, 0x0000, 0x0495, 0x0000, 0x0000, 0x0000, 0x0497, 0x0000, 0x0000, 0x0000, 0x82ae,
+	0x82af, 0x0494, 0x0000, 0x0000, 0x0000, 0x0496, 0x0000, 0x0000, 0x0000, 0x82b1, 0x82b2, 0x82b0,
+	0x82b3, 0x0000, 0x0000, 0x0499, 0x0000, 0x82b5, 0x0000, 0x0000, 0x0000, 0x049b, 0x0000, 0x82b7,
+	0x0000, 0x0000, 0x0000, 0x82b6, 0x82b8, 0x0498, 0x0000, 0x82ba, 0x0000, 0x0000, 0x0000, 0x049a,
+	0x0000, 0x82bc, 0x0000, 0x0000, 0x0000, 0x82bb, 0x82bd, 0x82b9, 0x82be, 0x0000, 0x0000, 0x0000,
+	0x049d, 0x82c0, 0x0000, 0x0000, 0x0000, 0x82c1, 0x0000, 0x0000, 0x049c, 0x82c3, 0x0000, 0x0000,
+	0x0000, 0x82c4, 0x0000, 0x0000, 0x049e, 0x82c6, 0x0000, 0x0000, 0x0000, 0x0000, 0x049f, 0x82c8,
+	0x0000, 0x0000, 0x0000, 0x82c7, 0x82c9, 0x82c2, 0x82c5, 0x0000, 0x82ca, 0x0000, 0x04a1, 0x82cc,
+	0x0000, 0x0000, 0x0000, 0x82cd, 0x0000, 0x0000, 0x04a0, 0x82cf, 0x0000, 0x0000, 0x0000, 0x82d0,
+	0x0000, 0x0000, 0x04a2, 0x82d2, 0x0000, 0x0000, 0x0000, 0x0000, 0x04a3, 0x82d4, 0x0000, 0x0000,
+	0x0000, 0x82d3, 0x82d5, 0x82ce, 0x82d1, 0x0000, 0x82d6, 0x0000, 0x04a5, 0x82d8, 0x0000, 0x0000,
+	0x0000, 0x0000, 0x04a7, 0x82da, 0x0000, 0x0000, 0x0000, 0x82d9, 0x82db, 0x0000, 0x04a4, 0x82dd,
+	0x0000, 0x0000, 0x0000, 0x0000, 0x04a6, 0x82df, 0x0000, 0x0000, 0x0000, 0x82de, 0x82e0, 0x82dc,
+	0x82e1, 0x0000, 0x0000, 0x0000, 0x04a9, 0x82e3, 0x0000, 0x0000, 0x0000, 0x0000, 0x04ab, 0x82e5,
+	0x0000, 0x0000, 0x0000, 0x82e4, 0x82e6, 0x0000, 0x04a8, 0x82e8, 0x0000, 0x0000, 0x0000, 0x0000,
+	0x04aa, 0x82ea, 0x0000, 0x0000, 0x0000, 0x82e9, 0x82eb, 0x82e7, 0x82ec, 0x0000, 0x0000, 0x0000,
+	0x0000, 0x04ac, 0x04ad, 0x0000, 0x0000, 0x0000, 0x0000, 0x82ee, 0x0000, 0x82ef, 0x0000, 0x0000,
+	0x0000, 0x82f0, 0x0000, 0x0000, 0x0000, 0x04ae, 0x04af, 0x04b0, 0x04b1, 0x04b2, 0x0000, 0x0000,
+	0x0000, 0x0000, 0x82f3, 0x0000, 0x0000, 0x0000, 0x04b3, 0x82f5, 0x0000, 0x0000, 0x0000, 0x0000,
+	0x82f6, 0x0000, 0x0000, 0x04b4, 0x04b5, 0x0000, 0x0000, 0x0000, 0x04b6, 0x0000, 0x04b7, 0x0000,
+	0x04b8, 0x0000, 0x0000, 0x0000, 0x04b9, 0x0000, 0x0000, 0x0000, 0x04ba, 0x0000, 0x0000, 0x0000,
+	0x04bb, 0x0000, 0x0000, 0x0000, 0x04bc, 0x0000, 0x0000, 0x04bd, 0x0000, 0x0000, 0x0000, 0x0000,
+	0x82ff, 0x0000, 0x0000, 0x0000, 0x04be, 0x0000, 0x8301, 0x0000, 0x0000, 0x0000, 0x04bf, 0x0000,
+	0x0000, 0x0000, 0x04c0, 0x0000, 0x0000, 0x0000, 0x04c1, 0x0000, 0x0000, 0x0000, 0x04c2, 0x0000,
+	0x0000, 0x0000, 0x04c3, 0x0000, 0x0000, 0x0000, 0x04c4, 0x0000, 0x0000, 0x0000, 0x04c5, 0x0000,
+	0x0000, 0x0000, 0x04c6, 0x0000, 0x0000, 0x0000, 0x04c7, 0x0000, 0x0000, 0x0000, 0x04c8, 0x0000,
+	0x0000, 0x0000, 0x04c9, 0x0000, 0x0000, 0x0000, 0x04ca, 0x0000, 0x0000, 0x0000, 0x04cb, 0x0000,
+	0x0000, 0x0000, 0x04cc, 0x0000, 0x0000, 0x0000, 0x04cd, 0x04ce, 0x04cf, 0x04d0, 0x0000, 0x0000,
+	0x8312, 0x0000, 0x0000, 0x0000, 0x04d1, 0x0000, 0x0000, 0x0000, 0x04d2, 0x0000, 0x0000, 0x0000,
+	0x04d3, 0x0000, 0x0000, 0x0000, 0x04d4, 0x0000, 0x0000, 0x0000, 0x04d5, 0x0000, 0x0000, 0x0000,
+	0x04d6, 0x0000, 0x0000, 0x0000, 0x04d7, 0x0000, 0x0000, 0x0000, 0x04d8, 0x0000, 0x0000, 0x04d9,
+	0x0000, 0x0000, 0x0000, 0x0000, 0x831c, 0x0000, 0x04da, 0x0000, 0x0000, 0x0000, 0x04db, 0x0000,
+	0x0000, 0x0000, 0x04dc, 0x0000, 0x0000, 0x0000, 0x04dd, 0x0000, 0x0000, 0x0000, 0x04de, 0x0000,
+	0x0000, 0x0000, 0x04df, 0x0000, 0x0000, 0x0000, 0x04e0, 0x8324, 0x0000, 0x0000, 0x0000, 0x0000,
+	0x8325, 0x0000, 0x0000, 0x0000, 0x04e1, 0x0000, 0x0000, 0x0000, 0x04e2, 0x0000, 0x0000, 0x0000,
+	0x04e3, 0x0000, 0x0000, 0x0000, 0x04e4, 0x0000, 0x0000, 0x0000, 0x04e5, 0x0000, 0x0000, 0x0000,
+	0x04e6, 0x0000, 0x0000, 0x0000, 0x04e7, 0x0000, 0x0000, 0x0000, 0x04e8, 0x0000, 0x0000, 0x0000,
+	0x04e9, 0x0000, 0x0000, 0x0000, 0x04ea, 0x0000, 0x0000, 0x0000, 0x04eb, 0x0000, 0x0000, 0x0000,
+	0x04ec, 0x0000, 0x0000, 0x0000, 0x04ed, 0x0000, 0x0000, 0x0000, 0x04ee, 0x0000, 0x0000, 0x0000,
+	0x04ef, 0x0000, 0x0000, 0x0000, 0x04f0, 0x0000, 0x0000, 0x0000, 0x04f1, 0x0000, 0x0000, 0x0000,
+	0x04f2, 0x0000, 0x0000, 0x0000, 0x04f3, 0x0000, 0x0000, 0x04f4, 0x0000, 0x0000, 0x833a, 0x0000,
+	0x0000, 0x04f5, 0x0000, 0x0000, 0x833c, 0x0000, 0x0000, 0x04f6, 0x0000, 0x0000, 0x833e, 0x0000,
+	0x0000, 0x04f7, 0x0000, 0x0000, 0x8340, 0x0000, 0x0000, 0x04f8, 0x0000, 0x0000, 0x8342, 0x0000,
+	0x0000, 0x0000, 0x04f9, 0x0000, 0x0000, 0x8344, 0x0000, 0x0000, 0x8345, 0x0000, 0x0000, 0x0000,
+	0x04fa, 0x0000, 0x0000, 0x04fb, 0x0000, 0x0000, 0x8348, 0x0000, 0x0000, 0x0000, 0x04fc, 0x0000,
+	0x0000, 0x834a, 0x0000, 0x0000, 0x834b, 0x0000, 0x0000, 0x04fd, 0x0000, 0x0000, 0x834d, 0x0000,
+	0x0000, 0x834e, 0x0000, 0x0000, 0x834f, 0x0000, 0x0000, 0x0000, 0x04fe, 0x0000, 0x0000, 0x0000,
+	0x04ff, 0x0000, 0x0000, 0x0000, 0x0500, 0x0000, 0x0000, 0x0000, 0x0501, 0x0000, 0x0000, 0x0000,
+	0x0502, 0x0000, 0x0000, 0x0000, 0x0503, 0x0000, 0x0000, 0x0000, 0x0504, 0x0000, 0x0000, 0x0000,
+	0x0505, 0x0000, 0x0000, 0x0000, 0x0506, 0x0000, 0x0000, 0x0000, 0x0507, 0x0000, 0x0000, 0x0000,
+	0x0508, 0x0000, 0x0000, 0x0000, 0x0509, 0x0000, 0x0000, 0x050a, 0x0000, 0x0000, 0x835d, 0x0000,
+	0x0000, 0x050b, 0x0000, 0x835f, 0x0000, 0x0000, 0x8360, 0x0000, 0x0000, 0x050c, 0x0000, 0x8362,
+	0x0000, 0x0000, 0x8363, 0x0000, 0x0000, 0x050d, 0x0000, 0x8365, 0x0000, 0x0000, 0x8366, 0x0000,
+	0x0000, 0x050e, 0x0000, 0x8368, 0x0000, 0x0000, 0x8369, 0x0000, 0x0000, 0x0000, 0x050f, 0x0000,
+	0x0000, 0x0000, 0x0510, 0x0000, 0x0000, 0x0000, 0x0511, 0x0000, 0x0000, 0x0000, 0x0512, 0x0000,
+	0x0000, 0x0000, 0x0513, 0x0000, 0x0000, 0x0000, 0x0514, 0x0000, 0x0000, 0x0000, 0x0515, 0x0000,
+	0x0000, 0x8371, 0x0000, 0x0000, 0x8372, 0x0000, 0x0000, 0x0000, 0x0516, 0x0000, 0x0000, 0x0000,
+	0x0517, 0x0000, 0x0000, 0x0000, 0x0518, 0x0000, 0x0000, 0x0000, 0x0519, 0x0000, 0x0000, 0x0000,
+	0x051a, 0x0000, 0x0000, 0x0000, 0x051b, 0x0000, 0x0000, 0x0000, 0x051c, 0x0000, 0x0000, 0x0000,
+	0x051d, 0x0000, 0x0000, 0x0000, 0x051e, 0x0000, 0x0000, 0x0000, 0x051f, 0x0000, 0x0000, 0x0520,
+	0x0000, 0x0000, 0x0000, 0x0000, 0x837e, 0x0000, 0x0000, 0x0521, 0x0523, 0x0000, 0x8380, 0x0000,
+	0x0000, 0x0522, 0x0524, 0x0000, 0x8382, 0x0000, 0x0000, 0x0525, 0x0000, 0x0000, 0x8384, 0x0000,
+	0x0000, 0x0526, 0x0000, 0x0000, 0x0000, 0x0000, 0x0000, 0x0000, 0x0000, 0x0528, 0x0000, 0x0000,
+	0x0000, 0x0000, 0x0000, 0x0000, 0x0000, 0x8387, 0x0000, 0x0000, 0x0000, 0x0000, 0x0000, 0x0000,
+	0x0000, 0x8386, 0x8388, 0x8389, 0x0000, 0x0000, 0x0000, 0x838a, 0x0000, 0x838b, 0x0000, 0x0527,
+	0x0000, 0x0000, 0x0000, 0x0000, 0x0000, 0x0000, 0x0000, 0x838d, 0x0000, 0x838e, 0x0000, 0x0000,
+	0x0000, 0x838f, 0x0000, 0x8390, 0x0000, 0x0529, 0x0000, 0x0000, 0x0000, 0x0000, 0x0000, 0x0000,
+	0x0000, 0x0000, 0x8392, 0x8393, 0x0000, 0x0000, 0x0000, 0x8394, 0x0000, 0x8395, 0x0000, 0x838c,
+	0x8391, 0x0000, 0x8396, 0x052a, 0x0000, 0x8398, 0x0000, 0x0000, 0x0000, 0x8399, 0x0000, 0x839a,
+	0x0000, 0x052b, 0x0000, 0x839c, 0x0000, 0x0000, 0x0000, 0x839d, 0x0000, 0x839e, 0x0000, 0x0000,
+	0x839b, 0x0000, 0x839f, 0x052c, 0x0000, 0x83a1, 0x0000, 0x0000, 0x0000, 0x83a2, 0x0000, 0x83a3,
+	0x0000, 0x052d, 0x0000, 0x83a5, 0x0000, 0x0000, 0x0000, 0x83a6, 0x0000, 0x83a7, 0x0000, 0x052e,
+	0x0000, 0x83a9, 0x0000, 0x0000, 0x0000, 0x83aa, 0x0000, 0x83ab, 0x0000, 0x0000, 0x83a4, 0x83a8,
+	0x83ac, 0x052f, 0x0000, 0x0530, 0x0000, 0x0531, 0x0000, 0x0532, 0x0000, 0x83ae, 0x83af, 0x83b0,
+	0x83b1, 0x0533, 0x0000, 0x0534, 0x0000, 0x0535, 0x0000, 0x0536, 0x0000, 0x83b3, 0x83b4, 0x83b5,
+	0x83b6, 0x0537, 0x0000, 0x0000, 0x83b8, 0x0000, 0x0000, 0x0538, 0x0000, 0x0000, 0x83ba, 0x0000,
+	0x0000, 0x0539, 0x0000, 0x0000, 0x83bc, 0x0000, 0x0000, 0x053a, 0x0000, 0x0000, 0x83be, 0x0000,
+	0x0000, 0x053b, 0x0000, 0x0000, 0x83c0, 0x0000, 0x0000, 0x83c1, 0x0000, 0x0000, 0x83c2, 0x0000,
+	0x0000, 0x0000, 0x053c, 0x83c4, 0x0000, 0x0000, 0x0000, 0x83c5, 0x0000, 0x83c6, 0x0000, 0x0000,
+	0x053d, 0x83c8, 0x0000, 0x0000, 0x0000, 0x83c9, 0x0000, 0x83ca, 0x0000, 0x0000, 0x0000, 0x83c7,
+	0x83cb, 0x0000, 0x053e, 0x83cd, 0x0000, 0x0000, 0x0000, 0x83ce, 0x0000, 0x83cf, 0x0000, 0x0000,
+	0x053f, 0x83d1, 0x0000, 0x0000, 0x0000, 0x83d2, 0x0000, 0x83d3, 0x0000, 0x0000, 0x0540, 0x83d5,
+	0x0000, 0x0000, 0x0000, 0x83d6, 0x0000, 0x83d7, 0x0000, 0x0000, 0x0541, 0x83d9, 0x0000, 0x0000,
+	0x0000, 0x83da, 0x0000, 0x83db, 0x0000, 0x83d0, 0x83d4, 0x83d8, 0x83dc, 0x0000, 0x0542, 0x83de,
+	0x0000, 0x0000, 0x0000, 0x83df, 0x0000, 0x83e0, 0x0000, 0x0000, 0x0543, 0x83e2, 0x0000, 0x0000,
+	0x0000, 0x83e3, 0x0000, 0x83e4, 0x0000, 0x83e1, 0x83e5, 0x0000, 0x0000, 0x0544, 0x0000, 0x0000,
+	0x0000, 0x83e7, 0x0000, 0x0545, 0x0000, 0x0000, 0x83e9, 0x0000, 0x0000, 0x0546, 0x0000, 0x0000,
+	0x83eb, 0x0000, 0x0000, 0x0547, 0x0000, 0x0548, 0x0000, 0x83ed, 0x83ee, 0x0000, 0x83ef, 0x0000,
+	0x0000, 0x0549, 0x0000, 0x054a, 0x0000, 0x83f1, 0x83f2, 0x0000, 0x83f3, 0x0000, 0x0000, 0x054b,
+	0x0000, 0x054c, 0x0000, 0x83f5, 0x83f6, 0x0000, 0x83f7, 0x0000, 0x0000, 0x054d, 0x0000, 0x054e,
+	0x0000, 0x83f9, 0x83fa, 0x0000, 0x83fb, 0x0000, 0x0000, 0x054f, 0x0000, 0x0550, 0x0000, 0x83fd,
+	0x83fe, 0x0000, 0x83ff, 0x0000, 0x0000, 0x0551, 0x0000, 0x0552, 0x0000, 0x8401, 0x8402, 0x0000,
+	0x8403, 0x0000, 0x0000, 0x0553, 0x055d, 0x0000, 0x8405, 0x0000, 0x0000, 0x0554, 0x055e, 0x0000,
+	0x8407, 0x0000, 0x0000, 0x0555, 0x055f, 0x0000, 0x8409, 0x0000, 0x0000, 0x0556, 0x0560, 0x0000,
+	0x840b, 0x0000, 0x0000, 0x0557, 0x0561, 0x0000, 0x840d, 0x0000, 0x0000, 0x0558, 0x0562, 0x0000,
+	0x840f, 0x0000, 0x0000, 0x0559, 0x0563, 0x0000, 0x8411, 0x0000, 0x0000, 0x055a, 0x0564, 0x0000,
+	0x8413, 0x0000, 0x0000, 0x055b, 0x0565, 0x0000, 0x8415, 0x0000, 0x0000, 0x055c, 0x0566, 0x0000,
+	0x8417, 0x0000, 0x0000, 0x0567, 0x0571, 0x0000, 0x8419, 0x0000, 0x0000, 0x0568, 0x0572, 0x0000,
+	0x841b, 0x0000, 0x0000, 0x0569, 0x0573, 0x0000, 0x841d, 0x0000, 0x0000, 0x056a, 0x0574, 0x0000,
+	0x841f, 0x0000, 0x0000, 0x056b, 0x0575, 0x0000, 0x8421, 0x0000, 0x0000, 0x056c, 0x0576, 0x0000,
+	0x8423, 0x0000, 0x0000, 0x056d, 0x0577, 0x0000, 0x8425, 0x0000, 0x0000, 0x056e, 0x0578, 0x0000,
+	0x8427, 0x0000, 0x0000, 0x056f, 0x0579, 0x0000, 0x8429, 0x0000, 0x0000, 0x0570, 0x057a, 0x0000,
+	0x842b, 0x0000, 0x0000, 0x057b, 0x0585, 0x0000, 0x842d, 0x0000, 0x0000, 0x057c, 0x0586, 0x0000,
+	0x842f, 0x0000, 0x0000, 0x057d, 0x0587, 0x0000, 0x8431, 0x0000, 0x0000, 0x057e, 0x0588, 0x0000,
+	0x8433, 0x0000, 0x0000, 0x057f, 0x0589, 0x0000, 0x8435, 0x0000, 0x0000, 0x0580, 0x058a, 0x0000,
+	0x8437, 0x0000, 0x0000, 0x0581, 0x058b, 0x0000, 0x8439, 0x0000, 0x0000, 0x0582, 0x058c, 0x0000,
+	0x843b, 0x0000, 0x0000, 0x0583, 0x058d, 0x0000, 0x843d, 0x0000, 0x0000, 0x0584, 0x058e, 0x0000,
+	0x843f, 0x0000, 0x0000, 0x058f, 0x0000, 0x8441, 0x0000, 0x0590, 0x0000, 0x8443, 0x0000, 0x0591,
+	0x0000, 0x8445, 0x0000, 0x0592, 0x0000, 0x8447, 0x0000, 0x8442, 0x8444, 0x8446, 0x8448, 0x0593,
+	0x0000, 0x844a, 0x0000, 0x0594, 0x0000, 0x844c, 0x0000, 0x0000, 0x844b, 0x844d, 0x0000, 0x0000,
+	0x0595, 0x0000, 0x844f, 0x0000, 0x0000, 0x0000, 0x0596, 0x0000, 0x8451, 0x0000, 0x0000, 0x0000,
+	0x0597, 0x0000, 0x8453, 0x0000, 0x0000, 0x8454, 0x0000, 0x0000, 0x0000, 0x0000, 0x8455, 0x0000,
+	0x0598, 0x0000, 0x8457, 0x0000, 0x0000, 0x8458, 0x0000, 0x0000, 0x0000, 0x0000, 0x8459, 0x0000,
+	0x0599, 0x0000, 0x845b, 0x0000, 0x0000, 0x845c, 0x0000, 0x0000, 0x0000, 0x0000, 0x845d, 0x059a,
+	0x0000, 0x0000, 0x845f, 0x0000, 0x0000, 0x059b, 0x0000, 0x059c, 0x0000, 0x059d, 0x0000, 0x8461,
+	0x8462, 0x8463, 0x0000, 0x059e, 0x0000, 0x059f, 0x0000, 0x05a0, 0x0000, 0x8465, 0x8466, 0x8467,
+	0x0000, 0x05a1, 0x0000, 0x0000, 0x0000, 0x8469, 0x0000, 0x05a2, 0x0000, 0x0000, 0x0000, 0x846b,
+	0x0000, 0x05a3, 0x0000, 0x05a4, 0x0000, 0x846a, 0x846c, 0x846d, 0x846e, 0x05a5, 0x0000, 0x0000,
+	0x0000, 0x0000, 0x8470, 0x0000, 0x0000, 0x0000, 0x05a6, 0x0000, 0x0000, 0x0000, 0x05a7, 0x0000,
+	0x0000, 0x0000, 0x05a8, 0x0000, 0x0000, 0x0000, 0x05a9, 0x0000, 0x0000, 0x05aa, 0x0000, 0x8476,
+	0x0000, 0x0000, 0x0000, 0x8477, 0x0000, 0x0000, 0x8478, 0x0000, 0x0000, 0x05ab, 0x0000, 0x847a,
+	0x0000, 0x0000, 0x0000, 0x847b, 0x0000, 0x0000, 0x847c, 0x0000, 0x0000, 0x05ac, 0x0000, 0x847e,
+	0x0000, 0x0000, 0x0000, 0x847f, 0x0000, 0x0000, 0x8480, 0x0000, 0x0000, 0x05ad, 0x0000, 0x8482,
+	0x0000, 0x0000, 0x0000, 0x8483, 0x0000, 0x0000, 0x8484, 0x0000, 0x0000, 0x05ae, 0x0000, 0x8486,
+	0x0000, 0x0000, 0x0000, 0x8487, 0x0000, 0x0000, 0x8488, 0x0000, 0x0000, 0x05af, 0x0000, 0x848a,
+	0x0000, 0x0000, 0x0000, 0x848b, 0x0000, 0x0000, 0x848c, 0x0000, 0x0000, 0x05b0, 0x0000, 0x848e,
+	0x0000, 0x0000, 0x0000, 0x848f, 0x0000, 0x0000, 0x8490, 0x0000, 0x0000, 0x05b1, 0x0000, 0x8492,
+	0x0000, 0x0000, 0x0000, 0x8493, 0x0000, 0x0000, 0x8494, 0x0000, 0x0000, 0x05b2, 0x0000, 0x8496,
+	0x0000, 0x0000, 0x0000, 0x8497, 0x0000, 0x0000, 0x8498, 0x0000, 0x0000, 0x05b3, 0x0000, 0x849a,
+	0x0000, 0x0000, 0x0000, 0x849b, 0x0000, 0x0000, 0x849c, 0x0000, 0x0000, 0x05b4, 0x0000, 0x849e,
+	0x0000, 0x0000, 0x0000, 0x849f, 0x0000, 0x0000, 0x84a0, 0x0000, 0x0000, 0x05b5, 0x0000, 0x84a2,
+	0x0000, 0x0000, 0x0000, 0x84a3, 0x0000, 0x0000, 0x84a4, 0x0000, 0x0000, 0x05b6, 0x0000, 0x84a6,
+	0x0000, 0x0000, 0x0000, 0x84a7, 0x0000, 0x0000, 0x84a8, 0x0000, 0x0000, 0x05b7, 0x0000, 0x84aa,
+	0x0000, 0x0000, 0x0000, 0x84ab, 0x0000, 0x0000, 0x84ac, 0x0000, 0x0000, 0x05b8, 0x0000, 0x84ae,
+	0x0000, 0x0000, 0x0000, 0x84af, 0x0000, 0x0000, 0x84b0, 0x0000, 0x0000, 0x05b9, 0x0000, 0x84b2,
+	0x0000, 0x0000, 0x0000, 0x84b3, 0x0000, 0x0000, 0x84b4, 0x0000, 0x0000, 0x05ba, 0x0000, 0x0000,
+	0x0000, 0x84b6, 0x0000, 0x0000, 0x0000, 0x0000, 0x05bb, 0x05bc, 0x05bd, 0x0000, 0x0000, 0x0000,
+	0x0000, 0x84b8, 0x0000, 0x0000, 0x0000, 0x84b9, 0x0000, 0x0000, 0x0000, 0x05be, 0x0000, 0x0000,
+	0x0000, 0x05bf, 0x0000, 0x0000, 0x0000, 0x05c0, 0x0000, 0x0000, 0x0000, 0x84bb, 0x0000, 0x84bc,
+	0x84bd, 0x05c1, 0x0000, 0x0000, 0x0000, 0x0000, 0x0000, 0x0000, 0x84bf, 0x05c2, 0x0000, 0x0000,
+	0x0000, 0x05c3, 0x0000, 0x0000, 0x0000, 0x05c4, 0x0000, 0x0000, 0x0000, 0x05c5, 0x0000, 0x0000,
+	0x0000, 0x84c1, 0x84c2, 0x84c3, 0x84c4, 0x0000, 0x05c6, 0x0000, 0x0000, 0x0000, 0x84c6, 0x0000,
+	0x84c7, 0x0000, 0x0000, 0x0000, 0x05c7, 0x0000, 0x0000, 0x0000, 0x84c9, 0x0000, 0x84ca, 0x0000,
+	0x0000, 0x05c8, 0x0000, 0x0000, 0x84cc, 0x0000, 0x0000, 0x05c9, 0x0000, 0x0000, 0x84ce, 0x0000,
+	0x0000, 0x05ca, 0x0000, 0x0000, 0x84d0, 0x0000, 0x0000, 0x0000, 0x05cb, 0x0000, 0x0000, 0x84d2,
+	0x0000, 0x0000, 0x84d3, 0x0000, 0x0000, 0x0000, 0x05cc, 0x0000, 0x0000, 0x0000, 0x05cd, 0x0000,
+	0x0000, 0x0000, 0x05ce, 0x0000, 0x0000, 0x0000, 0x05cf, 0x0000, 0x0000, 0x0000, 0x05d0, 0x0000,
+	0x0000, 0x0000, 0x05d1, 0x0000, 0x0000, 0x0000, 0x05d2, 0x0000, 0x0000, 0x0000, 0x05d3, 0x0000,
+	0x0000, 0x05d4, 0x0000, 0x0000, 0x0000, 0x0000, 0x84dd, 0x0000, 0x0000, 0x05d5, 0x0000, 0x0000,
+	0x0000, 0x0000, 0x84df, 0x0000, 0x0000, 0x05d6, 0x0000, 0x0000, 0x0000, 0x0000, 0x84e1, 0x0000,
+	0x0000, 0x05d7, 0x0000, 0x0000, 0x0000, 0x05d8, 0x0000, 0x0000, 0x0000, 0x84e3, 0x84e4, 0x0000,
+	0x84e5, 0x0000, 0x0000, 0x0000, 0x05d9, 0x0000, 0x0000, 0x84e7, 0x0000, 0x0000, 0x84e8, 0x0000,
+	0x0000, 0x0000, 0x05da, 0x0000, 0x0000, 0x84ea, 0x0000, 0x0000, 0x84eb, 0x0000, 0x0000, 0x05db,
+	0x0000, 0x0000, 0x84ed, 0x0000, 0x0000, 0x05dc, 0x0000, 0x0000, 0x0000, 0x0000, 0x84ef, 0x0000,
+	0x0000, 0x05dd, 0x0000, 0x0000, 0x0000, 0x0000, 0x84f1, 0x0000, 0x0000, 0x05de, 0x0000, 0x0000,
+	0x0000, 0x05df, 0x0000, 0x0000, 0x0000, 0x84f3, 0x84f4, 0x0000, 0x84f5, 0x0000, 0x0000, 0x0000,
+	0x05e0, 0x84f7, 0x0000, 0x0000, 0x0000, 0x0000, 0x05e1, 0x84f9, 0x0000, 0x0000, 0x0000, 0x84f8,
+	0x84fa, 0x0000, 0x84fb, 0x0000, 0x0000, 0x0000, 0x05e2, 0x84fd, 0x0000, 0x0000, 0x0000, 0x0000,
+	0x05e3, 0x84ff, 0x0000, 0x0000, 0x0000, 0x84fe, 0x8500, 0x0000, 0x8501, 0x0000, 0x0000, 0x0000,
+	0x05e4, 0x8503, 0x0000, 0x0000, 0x0000, 0x0000, 0x05e5, 0x8505, 0x0000, 0x0000, 0x0000, 0x8504,
+	0x8506, 0x0000, 0x8507, 0x0000, 0x0000, 0x0000, 0x05e6, 0x8509, 0x0000, 0x0000, 0x0000, 0x0000,
+	0x05e7, 0x850b, 0x0000, 0x0000, 0x0000, 0x850a, 0x850c, 0x0000, 0x850d, 0x0000, 0x0000, 0x0000,
+	0x05e8, 0x0000, 0x0000, 0x850f, 0x0000, 0x0000, 0x8510, 0x0000, 0x0000, 0x0000, 0x05e9, 0x0000,
+	0x0000, 0x8512, 0x0000, 0x0000, 0x8513, 0x0000, 0x0000, 0x0000, 0x05ea, 0x0000, 0x0000, 0x05eb,
+	0x0000, 0x0000, 0x0000, 0x0000, 0x8516, 0x0000, 0x0000, 0x0000, 0x05ec, 0x0000, 0x0000, 0x0000,
+	0x05ed, 0x0000, 0x0000, 0x0000, 0x05ee, 0x0000, 0x0000, 0x851a, 0x0000, 0x0000, 0x851b, 0x0000,
+	0x0000, 0x0000, 0x05ef, 0x0000, 0x0000, 0x0000, 0x05f0, 0x0000, 0x0000, 0x05f1, 0x0000, 0x0000,
+	0x851f, 0x0000, 0x0000, 0x05f2, 0x0000, 0x0000, 0x8521, 0x0000, 0x0000, 0x05f3, 0x0000, 0x0000,
+	0x8523, 0x0000, 0x0000, 0x0000, 0x05f4, 0x0000, 0x0000, 0x0000, 0x05f5, 0x0000, 0x0000, 0x0000,
+	0x05f6, 0x0000, 0x0000, 0x0000, 0x05f7, 0x0000, 0x0000, 0x05f8, 0x0000, 0x0000, 0x0000, 0x0000,
+	0x8529, 0x0000, 0x0000, 0x05f9, 0x0000, 0x0000, 0x0000, 0x0000, 0x852b, 0x0000, 0x0000, 0x05fa,
+	0x0000, 0x0000, 0x0000, 0x0000, 0x852d, 0x0000, 0x0000, 0x05fb, 0x0000, 0x0000, 0x0000, 0x0000,
+	0x852f, 0x0000, 0x0000, 0x0000, 0x05fc, 0x0000, 0x0000, 0x0000, 0x05fd, 0x0000, 0x0000, 0x0000,
+	0x05fe, 0x0000, 0x0000, 0x0000, 0x05ff, 0x0000, 0x0000, 0x0000, 0x0600, 0x0000, 0x0000, 0x0000,
+	0x0601, 0x0000, 0x0000, 0x0000, 0x0602, 0x0000, 0x0000, 0x0000, 0x0603, 0x0000, 0x0000, 0x0000,
+	0x0604, 0x0000, 0x0000, 0x0000, 0x0605, 0x0000, 0x0000, 0x0000, 0x0606, 0x0000, 0x0000, 0x0000,
+	0x0607, 0x0000, 0x0000, 0x0000, 0x0608, 0x0000, 0x0000, 0x0000, 0x0609, 0x0000, 0x0000, 0x0000,
+	0x060a, 0x0000, 0x0000, 0x0000, 0x060b, 0x0000, 0x0000, 0x0000, 0x060c, 0x0000, 0x8541, 0x0000,
+	0x0000, 0x0000, 0x060d, 0x0000, 0x8543, 0x0000, 0x0000, 0x060e, 0x0000, 0x0000, 0x0000, 0x8545,
+	0x0000, 0x0000, 0x8546, 0x0000, 0x0000, 0x060f, 0x0000, 0x0000, 0x0000, 0x0000, 0x8548, 0x0000,
+	0x0000, 0x0610, 0x0000, 0x0000, 0x0000, 0x0000, 0x0000, 0x0000, 0x854a, 0x0612, 0x0000, 0x0000,
+	0x0000, 0x0000, 0x0000, 0x0000, 0x0000, 0x0000, 0x854c, 0x854d, 0x0000, 0x0000, 0x0000, 0x854e,
+	0x0000, 0x854f, 0x0000, 0x0611, 0x0000, 0x0000, 0x0000, 0x0000, 0x0000, 0x0000, 0x0000, 0x0000,
+	0x8551, 0x8552, 0x0000, 0x0000, 0x0000, 0x8553, 0x0000, 0x8554, 0x0000, 0x0000, 0x0000, 0x8550,
+	0x8555, 0x0613, 0x0000, 0x0000, 0x0000, 0x8557, 0x0000, 0x0614, 0x0000, 0x0000, 0x0000, 0x8559,
+	0x0000, 0x0615, 0x0000, 0x0000, 0x0000, 0x855b, 0x0000, 0x0616, 0x0000, 0x0000, 0x0000, 0x855d,
+	0x0000, 0x0617, 0x0000, 0x0000, 0x0000, 0x855f, 0x0000, 0x0618, 0x0000, 0x0000, 0x0000, 0x8561,
+	0x0000, 0x0619, 0x0000, 0x0000, 0x0000, 0x8563, 0x0000, 0x061a, 0x0000, 0x0000, 0x0000, 0x8565,
+	0x0000, 0x061b, 0x0000, 0x0000, 0x0000, 0x8567, 0x0000, 0x061c, 0x0000, 0x0000, 0x0000, 0x8569,
+	0x0000, 0x061e, 0x0000, 0x0000, 0x0000, 0x061f, 0x0000, 0x0000, 0x0000, 0x856c, 0x0000, 0x0620,
+	0x0000, 0x0000, 0x0000, 0x856e, 0x0000, 0x0621, 0x0000, 0x0000, 0x0000, 0x8570, 0x0000, 0x0622,
+	0x0000, 0x0000, 0x0000, 0x8572, 0x0000, 0x0623, 0x0000, 0x0000, 0x0000, 0x8574, 0x0000, 0x0624,
+	0x0000, 0x0000, 0x0000, 0x8576, 0x0000, 0x0625, 0x0000, 0x0000, 0x0000, 0x8578, 0x0000, 0x0626,
+	0x0000, 0x0000, 0x0000, 0x857a, 0x0000, 0x0627, 0x0000, 0x0000, 0x0000, 0x857c, 0x0000, 0x0628,
+	0x0000, 0x0000, 0x0000, 0x857e, 0x0000, 0x0629, 0x0000, 0x0000, 0x0000, 0x8580, 0x0000, 0x062a,
+	0x0000, 0x0000, 0x0000, 0x8582, 0x0000, 0x062b, 0x0000, 0x0000, 0x0000, 0x8584, 0x0000, 0x062c,
+	0x0000, 0x0000, 0x0000, 0x8586, 0x0000, 0x0000, 0x062d, 0x062e, 0x062f, 0x0630, 0x0631, 0x0632,
+	0x0633, 0x8588, 0x0000, 0x0000, 0x0000, 0x0000, 0x0634, 0x0000, 0x0000, 0x0000, 0x0000, 0x0635,
+	0x0000, 0x858a, 0x0000, 0x0000, 0x0000, 0x0636, 0x0637, 0x0000, 0x0000, 0x0000, 0x0000, 0x0000,
+	0x0000, 0x0000, 0x858c, 0x858d, 0x0000, 0x0000, 0x0000, 0x0638, 0x0000, 0x0639, 0x0000, 0x063a,
+	0x0000, 0x0000, 0x0000, 0x8591, 0x0000, 0x063b, 0x0000, 0x0000, 0x0000, 0x8593, 0x0000, 0x063c,
+	0x0000, 0x0000, 0x0000, 0x063d, 0x0000, 0x0000, 0x0000, 0x063e, 0x0000, 0x0000, 0x0000, 0x063f,
+	0x0000, 0x0000, 0x0000, 0x0640, 0x0000, 0x0000, 0x0000, 0x0641, 0x0000, 0x0000, 0x0000, 0x0642,
+	0x0000, 0x0000, 0x0000, 0x0643, 0x0000, 0x0000, 0x0000, 0x0644, 0x0000, 0x0000, 0x0000, 0x0645,
+	0x0000, 0x0000, 0x0000, 0x0646, 0x0000, 0x0000, 0x0000, 0x0647, 0x0000, 0x0000, 0x0000, 0x0648,
+	0x0000, 0x0000, 0x0000, 0x85a1, 0x0000, 0x0649, 0x0000, 0x0000, 0x0000, 0x85a3, 0x0000, 0x064a,
+	0x0000, 0x0000, 0x0000, 0x85a5, 0x0000, 0x064b, 0x0000, 0x0000, 0x0000, 0x85a7, 0x0000, 0x064c,
+	0x0000, 0x0000, 0x0000, 0x85a9, 0x0000, 0x064d, 0x0000, 0x0000, 0x0000, 0x85ab, 0x0000, 0x064e,
+	0x0000, 0x0000, 0x0000, 0x85ad, 0x0000, 0x064f, 0x0000, 0x0000, 0x0000, 0x85af, 0x0000, 0x0650,
+	0x0000, 0x0000, 0x0000, 0x85b1, 0x0000, 0x0651, 0x0000, 0x0000, 0x0000, 0x85b3, 0x0000, 0x0652,
+	0x0000, 0x0000, 0x0000, 0x85b5, 0x0000, 0x0653, 0x0000, 0x0000, 0x0000, 0x85b7, 0x0000, 0x0654,
+	0x0000, 0x0000, 0x0000, 0x85b9, 0x0000, 0x0655, 0x0000, 0x0000, 0x0000, 0x85bb, 0x0000, 0x0656,
+	0x0000, 0x0000, 0x0000, 0x85bd, 0x0000, 0x0657, 0x0000, 0x0000, 0x0000, 0x0658, 0x0659, 0x0000,
+	0x0000, 0x0000, 0x0000, 0x0000, 0x0000, 0x85c0, 0x0000, 0x0000, 0x0000, 0x065a, 0x0000, 0x0000,
+	0x065b, 0x065c, 0x065d, 0x85c4, 0x0000, 0x065e, 0x065f, 0x0000, 0x85c6, 0x85c2, 0x85c3, 0x85c5,
+	0x85c7, 0x0660, 0x0000, 0x0000, 0x0661, 0x0662, 0x0663, 0x85cb, 0x0000, 0x0664, 0x0665, 0x0000,
+	0x85cd, 0x85c9, 0x85ca, 0x85cc, 0x85ce, 0x0666, 0x0667, 0x85d0, 0x0000, 0x0000, 0x0000, 0x85d1,
+	0x0000, 0x0668, 0x0000, 0x85d3, 0x0000, 0x0000, 0x0000, 0x0000, 0x85d4, 0x0669, 0x0000, 0x0000,
+	0x066a, 0x85d2, 0x85d5, 0x85d6, 0x85d7, 0x066b, 0x0000, 0x85d9, 0x0000, 0x0000, 0x0000, 0x85da,
+	0x0000, 0x066c, 0x0000, 0x85dc, 0x0000, 0x0000, 0x0000, 0x0000, 0x85dd, 0x85db, 0x85de, 0x0000,
+	0x0000, 0x066d, 0x0000, 0x0000, 0x066f, 0x85e0, 0x85e1, 0x0000, 0x0000, 0x066e, 0x0000, 0x0000,
+	0x0670, 0x85e3, 0x85e4, 0x0000, 0x0000, 0x0671, 0x0672, 0x85e6, 0x0000, 0x0000, 0x0000, 0x85e7,
+	0x0000, 0x0673, 0x0000, 0x85e9, 0x0000, 0x0000, 0x0000, 0x0000, 0x85ea, 0x0674, 0x0000, 0x85e8,
+	0x85eb, 0x85ec, 0x0000, 0x0675, 0x0000, 0x85ee, 0x0000, 0x0000, 0x0000, 0x85ef, 0x0000, 0x0676,
+	0x0000, 0x85f1, 0x0000, 0x0000, 0x0000, 0x0000, 0x85f2, 0x85f0, 0x85f3, 0x0000, 0x0000, 0x0677,
+	0x0000, 0x0000, 0x0678, 0x85f5, 0x85f6, 0x0000, 0x0000, 0x0679, 0x0000, 0x0000, 0x067a, 0x85f8,
+	0x85f9, 0x0000, 0x0000, 0x0000, 0x0000, 0x067b, 0x067c, 0x067d, 0x0000, 0x85fc, 0x0000, 0x067e,
+	0x0000, 0x0000, 0x85fe, 0x85fd, 0x85ff, 0x0000, 0x0000, 0x0000, 0x0000, 0x067f, 0x0680, 0x0000,
+	0x0000, 0x0681, 0x0682, 0x0683, 0x0000, 0x0000, 0x0685, 0x8603, 0x8604, 0x0000, 0x0000, 0x0684,
+	0x0000, 0x0000, 0x0686, 0x8606, 0x8607, 0x0000, 0x0000, 0x0687, 0x0000, 0x0000, 0x0688, 0x0689,
+	0x0000, 0x0000, 0x068a, 0x8609, 0x860a, 0x860b, 0x860c, 0x068b, 0x0000, 0x0000, 0x068f, 0x860e,
+	0x860f, 0x0000, 0x0000, 0x068c, 0x0000, 0x0000, 0x0690, 0x8611, 0x8612, 0x0000, 0x0000, 0x068d,
+	0x0000, 0x0000, 0x0691, 0x8614, 0x8615, 0x0000, 0x0000, 0x068e, 0x0000, 0x0000, 0x0692, 0x8617,
+	0x8618, 0x0000, 0x0000, 0x0693, 0x0000, 0x0000, 0x0699, 0x069f, 0x0000, 0x0000, 0x06a5, 0x861a,
+	0x861b, 0x861c, 0x861d, 0x0694, 0x0000, 0x0000, 0x069a, 0x06a0, 0x0000, 0x0000, 0x06a6, 0x861f,
+	0x8620, 0x8621, 0x8622, 0x0695, 0x0000, 0x0000, 0x069b, 0x06a1, 0x0000, 0x0000, 0x06a7, 0x8624,
+	0x8625, 0x8626, 0x8627, 0x0696, 0x0000, 0x0000, 0x069c, 0x06a2, 0x0000, 0x0000, 0x06a8, 0x8629,
+	0x862a, 0x862b, 0x862c, 0x0697, 0x0000, 0x0000, 0x069d, 0x06a3, 0x0000, 0x0000, 0x06a9, 0x862e,
+	0x862f, 0x8630, 0x8631, 0x0698, 0x0000, 0x0000, 0x069e, 0x06a4, 0x0000, 0x0000, 0x06aa, 0x8633,
+	0x8634, 0x8635, 0x8636, 0x06ab, 0x0000, 0x0000, 0x06ac, 0x06ad, 0x0000, 0x0000, 0x06ae, 0x8638,
+	0x8639, 0x863a, 0x863b, 0x06af, 0x06b0, 0x06b1, 0x0000, 0x06b2, 0x0000, 0x863d, 0x863e, 0x863f,
+	0x0000, 0x0000, 0x06b3, 0x0000, 0x0000, 0x0000, 0x06b4, 0x0000, 0x0000, 0x0000, 0x06b5, 0x0000,
+	0x0000, 0x0000, 0x06b6, 0x0000, 0x0000, 0x0000, 0x06b7, 0x0000, 0x0000, 0x0000, 0x06b8, 0x0000,
+	0x0000, 0x06b9, 0x0000, 0x0000, 0x8647, 0x0000, 0x0000, 0x06ba, 0x0000, 0x0000, 0x8649, 0x0000,
+	0x0000, 0x06bb, 0x0000, 0x0000, 0x864b, 0x0000, 0x0000, 0x0000, 0x06bc, 0x0000, 0x0000, 0x0000,
+	0x06bd, 0x0000, 0x0000, 0x06be, 0x0000, 0x0000, 0x864f, 0x0000, 0x0000, 0x0000, 0x06bf, 0x0000,
+	0x8651, 0x0000, 0x0000, 0x0000, 0x06c0, 0x0000, 0x8653, 0x0000, 0x0000, 0x06c1, 0x0000, 0x0000,
+	0x0000, 0x06c2, 0x0000, 0x0000, 0x0000, 0x8655, 0x8656, 0x0000, 0x8657, 0x0000, 0x0000, 0x06c3,
+	0x06c4, 0x06c5, 0x06c6, 0x06c7, 0x06c8, 0x0000, 0x8659, 0x865a, 0x865b, 0x06c9, 0x0000, 0x0000,
+	0x865d, 0x06ca, 0x06cb, 0x0000, 0x0000, 0x06cc, 0x0000, 0x06cd, 0x0000, 0x06ce, 0x0000, 0x0000,
+	0x865f, 0x0000, 0x0000, 0x06cf, 0x06d0, 0x06d1, 0x0000, 0x06d2, 0x0000, 0x06d3, 0x0000, 0x06d4,
+	0x06d5, 0x0000, 0x0000, 0x06d6, 0x0000, 0x0000, 0x0000, 0x8661, 0x8662, 0x0000, 0x8663, 0x0000,
+	0x0000, 0x0000, 0x0000, 0x0000, 0x06d9, 0x0000, 0x0000, 0x0000, 0x06da, 0x0000, 0x0000, 0x06d7,
+	0x06d9, 0x0000, 0x0000, 0x06d8, 0x06da, 0x8665, 0x8666, 0x0000, 0x8667, 0x0000, 0x0000, 0x0000,
+	0x06db, 0x0000, 0x0000, 0x0000, 0x06dc, 0x0000, 0x0000, 0x06dd, 0x0000, 0x0000, 0x866b, 0x0000,
+	0x0000, 0x06de, 0x06df, 0x06e0, 0x06e1, 0x866d, 0x866e, 0x06e2, 0x06e3, 0x06e4, 0x06e5, 0x06e6,
+	0x06e7, 0x8670, 0x8671, 0x06e8, 0x06e9, 0x06ea, 0x06eb, 0x06ec, 0x06ed, 0x06ee, 0x06ef, 0x0000,
+	0x8673, 0x8674, 0x8675, 0x06f0, 0x06f1, 0x0000, 0x8677, 0x06f2, 0x06f3, 0x06f4, 0x0000, 0x0000,
+	0x0000, 0x06f5, 0x0000, 0x0000, 0x0000, 0x8679, 0x867a, 0x06f6, 0x0000, 0x0000, 0x0000, 0x0000,
+	0x867c, 0x0000, 0x867b, 0x867d, 0x0000, 0x06f7, 0x06f8, 0x06f9, 0x06fa, 0x06fb, 0x06fc, 0x0000,
+	0x867f, 0x8680, 0x8681, 0x06fd, 0x0000, 0x0000, 0x06fe, 0x06ff, 0x0000, 0x0000, 0x0700, 0x8683,
+	0x8684, 0x8685, 0x8686, 0x0701, 0x0000, 0x0000, 0x0000, 0x0000, 0x8688, 0x0000, 0x0000, 0x0000,
+	0x0702, 0x868a, 0x0000, 0x0000, 0x0000, 0x0000, 0x868b, 0x0000, 0x0000, 0x0703, 0x0000, 0x0000,
+	0x0704, 0x868d, 0x868e, 0x0000, 0x0000, 0x0000, 0x0705, 0x0000, 0x0000, 0x0000, 0x0706, 0x0000,
+	0x0000, 0x0000, 0x0707, 0x0000, 0x0000, 0x0708, 0x0000, 0x0000, 0x8693, 0x0000, 0x0000, 0x0709,
+	0x070c, 0x0000, 0x8695, 0x0000, 0x0000, 0x070a, 0x0000, 0x0000, 0x8697, 0x0000, 0x0000, 0x0000,
+	0x070b, 0x0000, 0x8699, 0x0000, 0x0000, 0x0000, 0x070d, 0x0000, 0x869b, 0x0000, 0x0000, 0x0000,
+	0x070e, 0x0000, 0x869d, 0x0000, 0x0000, 0x0000, 0x070f, 0x0000, 0x0000, 0x0000, 0x0710, 0x0000,
+	0x0000, 0x0000, 0x0711, 0x0000, 0x0000, 0x0000, 0x0712, 0x0000, 0x0000, 0x0000, 0x0713, 0x0000,
+	0x0000, 0x0000, 0x0714, 0x0000, 0x0000, 0x0000, 0x0715, 0x0000, 0x0000, 0x0716, 0x0000, 0x0000,
+	0x0000, 0x0000, 0x86a6, 0x0000, 0x86a7, 0x0000, 0x0000, 0x0717, 0x071b, 0x0000, 0x86a9, 0x0000,
+	0x0000, 0x0718, 0x071c, 0x0000, 0x86ab, 0x0000, 0x0000, 0x0719, 0x071d, 0x0000, 0x86ad, 0x0000,
+	0x0000, 0x071a, 0x071e, 0x0000, 0x86af, 0x0000, 0x0000, 0x0000, 0x071f, 0x0000, 0x0000, 0x0000,
+	0x0720, 0x0000, 0x0000, 0x0000, 0x0721, 0x0000, 0x0000, 0x0000, 0x0722, 0x0000, 0x0000, 0x0000,
+	0x0725, 0x0723, 0x0724, 0x0000, 0x0726, 0x0000, 0x86b5, 0x86b6, 0x86b7, 0x0727, 0x0000, 0x86b9,
+	0x0000, 0x0000, 0x86ba, 0x0000, 0x0000, 0x0000, 0x0728, 0x0000, 0x0000, 0x0000, 0x0729, 0x0000,
+	0x0000, 0x0000, 0x072a, 0x0000, 0x0000, 0x0000, 0x072b, 0x0000, 0x0000, 0x0000, 0x072c, 0x0000,
+	0x0000, 0x0000, 0x072d, 0x0000, 0x0000, 0x0000, 0x072e, 0x0000, 0x86c2, 0x0000, 0x0000, 0x0000,
+	0x072f, 0x0000, 0x86c4, 0x0000, 0x0000, 0x0000, 0x0730, 0x0000, 0x0000, 0x0000, 0x0731, 0x0000,
+	0x0000, 0x0000, 0x0732, 0x0000, 0x0000, 0x0000, 0x0733, 0x0000, 0x0000, 0x0000, 0x0734, 0x0000,
+	0x0000, 0x0000, 0x0735, 0x0000, 0x0000, 0x0736, 0x0000, 0x0000, 0x86cc, 0x0000, 0x0000, 0x0737,
+	0x0000, 0x0000, 0x86ce, 0x0000, 0x0000, 0x0000, 0x0738, 0x0000, 0x0000, 0x0000, 0x0739, 0x0000,
+	0x0000, 0x0000, 0x073a, 0x0000, 0x0000, 0x073b, 0x0000, 0x0000, 0x86d3, 0x0000, 0x0000, 0x0000,
+	0x073c, 0x0000, 0x86d5, 0x0000, 0x0000, 0x0000, 0x073d, 0x0740, 0x0000, 0x0000, 0x86d7, 0x86d8,
+	0x0000, 0x0000, 0x073e, 0x0741, 0x0000, 0x0000, 0x86da, 0x86db, 0x0000, 0x0000, 0x073f, 0x0742,
+	0x0000, 0x0000, 0x86dd, 0x86de, 0x0000, 0x0746, 0x0000, 0x0743, 0x0000, 0x0000, 0x86e0, 0x86e1,
+	0x0000, 0x0747, 0x0749, 0x0744, 0x0000, 0x0000, 0x86e3, 0x86e4, 0x0000, 0x0748, 0x074a, 0x0745,
+	0x0000, 0x0000, 0x86e6, 0x86e7, 0x0000, 0x0000, 0x074b, 0x074b, 0x0000, 0x0000, 0x074c, 0x074c,
+	0x0000, 0x86e9, 0x86ea, 0x0000, 0x86eb, 0x0000, 0x0000, 0x074d, 0x0000, 0x0000, 0x86ed, 0x0000,
+	0x0000, 0x0000, 0x074e, 0x074e, 0x0000, 0x0000, 0x074f, 0x074f, 0x0000, 0x86ef, 0x86f0, 0x0000,
+	0x86f1, 0x0000, 0x0000, 0x0750, 0x0000, 0x0000, 0x86f3, 0x86f3, 0x0000, 0x0751, 0x0000, 0x0000,
+	0x86f5, 0x86f5, 0x0000, 0x86f4, 0x86f6, 0x0000, 0x86f7, 0x0000, 0x0000, 0x0752, 0x0000, 0x0000,
+	0x0000, 0x86f9, 0x0000, 0x0753, 0x0000, 0x0000, 0x0000, 0x86fb, 0x0000, 0x86fa, 0x86fc, 0x0000,
+	0x86fd, 0x0000, 0x0000, 0x0000, 0x0754, 0x0000, 0x0000, 0x0000, 0x0755, 0x0000, 0x0000, 0x0756,
+	0x0000, 0x0000, 0x8701, 0x0000, 0x0000, 0x0000, 0x0757, 0x0000, 0x8703, 0x0000, 0x0000, 0x075e,
+	0x0000, 0x0000, 0x0758, 0x8705, 0x0000, 0x075f, 0x0000, 0x0000, 0x0759, 0x8707, 0x0000, 0x0760,
+	0x0000, 0x0000, 0x075a, 0x8709, 0x0000, 0x0761, 0x0000, 0x0000, 0x075b, 0x870b, 0x0000, 0x0762,
+	0x0000, 0x0000, 0x075c, 0x870d, 0x0000, 0x075d, 0x0000, 0x0763, 0x0000, 0x0000, 0x870f, 0x8710,
+	0x0000, 0x0764, 0x0766, 0x0765, 0x0767, 0x0000, 0x8712, 0x8713, 0x0000, 0x0768, 0x076a, 0x0769,
+	0x076b, 0x0000, 0x8715, 0x8716, 0x0000, 0x0000, 0x076c, 0x0000, 0x076d, 0x0000, 0x076e, 0x8719,
+	0x871a, 0x0000, 0x8718, 0x871b, 0x0000, 0x0000, 0x076f, 0x0000, 0x0770, 0x0000, 0x0771, 0x871e,
+	0x871f, 0x0000, 0x871d, 0x8720, 0x0000, 0x0772, 0x0000, 0x8722, 0x0000, 0x0000, 0x0773, 0x0000,
+	0x8724, 0x0000, 0x8723, 0x8725, 0x0000, 0x0774, 0x0000, 0x0000, 0x8727, 0x0000, 0x0000, 0x0775,
+	0x0776, 0x0000, 0x8729, 0x0000, 0x0000, 0x0777, 0x0778, 0x0000, 0x872b, 0x0000, 0x0000, 0x077f,
+	0x0000, 0x0000, 0x0779, 0x872d, 0x0000, 0x0780, 0x0000, 0x0000, 0x077a, 0x872f, 0x0000, 0x0781,
+	0x0000, 0x0000, 0x077b, 0x8731, 0x0000, 0x0782, 0x0000, 0x0000, 0x077c, 0x8733, 0x0000, 0x0783,
+	0x0000, 0x0000, 0x077d, 0x8735, 0x0000, 0x077e, 0x0000, 0x0784, 0x0000, 0x0000, 0x8737, 0x8738,
+	0x0000, 0x0000, 0x0785, 0x0785, 0x0000, 0x0000, 0x0786, 0x0786, 0x0000, 0x873a, 0x873b, 0x0000,
+	0x873c, 0x0000, 0x0000, 0x0000, 0x0787, 0x0000, 0x873e, 0x0000, 0x0000, 0x0000, 0x078c, 0x0000,
+	0x078d, 0x8740, 0x8741, 0x0000, 0x0788, 0x8742, 0x0000, 0x0000, 0x0798, 0x8744, 0x0000, 0x0000,
+	0x0789, 0x8745, 0x0000, 0x0000, 0x078a, 0x0000, 0x0000, 0x0000, 0x078b, 0x0000, 0x0000, 0x078e,
+	0x0792, 0x0000, 0x0796, 0x0000, 0x0797, 0x874a, 0x874b, 0x0000, 0x8749, 0x874c, 0x0000, 0x078f,
+	0x0793, 0x0000, 0x874e, 0x0000, 0x0000, 0x0790, 0x0794, 0x0000, 0x8750, 0x0000, 0x0000, 0x0791,
+	0x0795, 0x0000, 0x8752, 0x0000, 0x0000, 0x0799, 0x079a, 0x0000, 0x8754, 0x0000, 0x0000, 0x079b,
+	0x079c, 0x0000, 0x8756, 0x0000, 0x0000, 0x079d, 0x079e, 0x0000, 0x8758, 0x0000, 0x0000, 0x079f,
+	0x07a0, 0x0000, 0x875a, 0x0000, 0x0000, 0x07a1, 0x07a4, 0x0000, 0x875c, 0x0000, 0x0000, 0x07a2,
+	0x07a5, 0x0000, 0x875e, 0x0000, 0x0000, 0x07a3, 0x07a6, 0x0000, 0x8760, 0x0000, 0x0000, 0x07a7,
+	0x07a9, 0x0000, 0x8762, 0x0000, 0x0000, 0x07a8, 0x07aa, 0x0000, 0x8764, 0x0000, 0x0000, 0x07ab,
+	0x07ad, 0x0000, 0x8766, 0x0000, 0x0000, 0x07ac, 0x07ae, 0x0000, 0x8768, 0x0000, 0x0000, 0x07af,
+	0x0000, 0x0000, 0x876a, 0x0000, 0x0000, 0x07b0, 0x0000, 0x0000, 0x876c, 0x0000, 0x0000, 0x07b1,
+	0x0000, 0x07b3, 0x0000, 0x07b4, 0x0000, 0x0000, 0x0000, 0x8770, 0x0000, 0x8771, 0x0000, 0x0000,
+	0x876e, 0x876f, 0x8772, 0x07b2, 0x0000, 0x07b5, 0x0000, 0x0000, 0x0000, 0x8775, 0x0000, 0x8776,
+	0x0000, 0x0000, 0x8774, 0x0000, 0x8777, 0x07b6, 0x07b7, 0x0000, 0x8779, 0x0000, 0x0000, 0x07b8,
+	0x07b9, 0x0000, 0x877b, 0x0000, 0x0000, 0x07ba, 0x0000, 0x0000, 0x877d, 0x0000, 0x0000, 0x07bb,
+	0x07bc, 0x0000, 0x877f, 0x0000, 0x0000, 0x07bd, 0x0000, 0x0000, 0x8781, 0x8781, 0x0000, 0x07be,
+	0x0000, 0x0000, 0x8783, 0x8783, 0x0000, 0x8782, 0x8784, 0x0000, 0x8785, 0x0000, 0x0000, 0x07bf,
+	0x0000, 0x0000, 0x0000, 0x8787, 0x0000, 0x07c0, 0x0000, 0x0000, 0x0000, 0x8789, 0x0000, 0x8788,
+	0x878a, 0x0000, 0x878b, 0x0000, 0x0000, 0x07c1, 0x07c2, 0x0000, 0x878d, 0x0000, 0x0000, 0x07c3,
+	0x07c4, 0x0000, 0x878f, 0x0000, 0x0000, 0x07c5, 0x07c6, 0x0000, 0x8791, 0x0000, 0x0000, 0x07c7,
+	0x07c8, 0x0000, 0x8793, 0x0000, 0x0000, 0x07c9, 0x07ca, 0x0000, 0x8795, 0x0000, 0x0000, 0x07cb,
+	0x07cc, 0x0000, 0x0000, 0x0000, 0x8797, 0x0000, 0x07cd, 0x0000, 0x8799, 0x0000, 0x0000, 0x0000,
+	0x07ce, 0x07d4, 0x0000, 0x07d3, 0x0000, 0x0000, 0x879b, 0x879c, 0x879d, 0x07cf, 0x07d1, 0x0000,
+	0x879f, 0x0000, 0x0000, 0x07d0, 0x07d2, 0x0000, 0x87a1, 0x0000, 0x0000, 0x07d5, 0x07d6, 0x0000,
+	0x87a3, 0x0000, 0x0000, 0x07d7, 0x07d8, 0x0000, 0x87a5, 0x0000, 0x0000, 0x07d9, 0x07da, 0x0000,
+	0x87a7, 0x0000, 0x0000, 0x07db, 0x0000, 0x0000, 0x87a9, 0x0000, 0x0000, 0x07dc, 0x0000, 0x0000,
+	0x87ab, 0x0000, 0x0000, 0x0000, 0x07dd, 0x87ad, 0x0000, 0x0000, 0x87ae, 0x0000, 0x0000, 0x0000,
+	0x07de, 0x87b0, 0x0000, 0x0000, 0x87b1, 0x0000, 0x0000, 0x0000, 0x07df, 0x0000, 0x07e0, 0x87b3,
+	0x87b4, 0x0000, 0x87b5, 0x0000, 0x0000, 0x07e1, 0x07e2, 0x0000, 0x87b7, 0x0000, 0x0000, 0x07e3,
+	0x07e4, 0x0000, 0x87b9, 0x0000, 0x0000, 0x07e5, 0x07e6, 0x0000, 0x87bb, 0x0000, 0x0000, 0x0000,
+	0x07e7, 0x0000, 0x87bd, 0x0000, 0x0000, 0x07e8, 0x07e9, 0x0000, 0x87bf, 0x0000, 0x0000, 0x07ea,
+	0x07eb, 0x0000, 0x87c1, 0x0000, 0x0000, 0x07ec, 0x07ed, 0x0000, 0x87c3, 0x0000, 0x0000, 0x07ee,
+	0x07ef, 0x0000, 0x87c5, 0x0000, 0x0000, 0x07f0, 0x07f1, 0x0000, 0x87c7, 0x0000, 0x0000, 0x07f2,
+	0x0000, 0x0000, 0x87c9, 0x0000, 0x0000, 0x07f3, 0x0000, 0x07f4, 0x0000, 0x87cb, 0x87cc, 0x0000,
+	0x87cd, 0x0000, 0x0000, 0x07f5, 0x0000, 0x07f6, 0x0000, 0x87cf, 0x87d0, 0x0000, 0x87d1, 0x0000,
+	0x0000, 0x07f7, 0x0000, 0x07f8, 0x0000, 0x87d3, 0x87d4, 0x0000, 0x87d5, 0x0000, 0x0000, 0x07f9,
+	0x0000, 0x07fa, 0x0000, 0x87d7, 0x87d8, 0x0000, 0x87d9, 0x0000, 0x0000, 0x07fb, 0x0801, 0x0000,
+	0x87db, 0x0000, 0x0000, 0x07fc, 0x0802, 0x0000, 0x87dd, 0x0000, 0x0000, 0x07fd, 0x0803, 0x0000,
+	0x87df, 0x0000, 0x0000, 0x07fe, 0x0804, 0x0837, 0x0000, 0x0000, 0x0000, 0x87e2, 0x0000, 0x87e3,
+	0x0000, 0x0000, 0x87e1, 0x0000, 0x87e4, 0x07ff, 0x0805, 0x0000, 0x87e6, 0x0000, 0x0000, 0x0800,
+	0x0806, 0x0000, 0x87e8, 0x0000, 0x0000, 0x0807, 0x080b, 0x0000, 0x87ea, 0x0000, 0x0000, 0x0808,
+	0x080c, 0x0839, 0x0000, 0x87ed, 0x0000, 0x0000, 0x87ec, 0x0000, 0x87ee, 0x0809, 0x080d, 0x0000,
+	0x87f0, 0x0000, 0x0000, 0x080a, 0x080e, 0x0000, 0x87f2, 0x0000, 0x0000, 0x080f, 0x0815, 0x0000,
+	0x87f4, 0x0000, 0x0000, 0x0810, 0x0816, 0x0000, 0x87f6, 0x0000, 0x0000, 0x0811, 0x0817, 0x0000,
+	0x87f8, 0x0000, 0x0000, 0x0812, 0x0818, 0x0838, 0x0000, 0x0000, 0x0000, 0x87fb, 0x0000, 0x87fc,
+	0x0000, 0x0000, 0x87fa, 0x0000, 0x87fd, 0x0813, 0x0819, 0x0000, 0x87ff, 0x0000, 0x0000, 0x0814,
+	0x081a, 0x0000, 0x8801, 0x0000, 0x0000, 0x081b, 0x081f, 0x0000, 0x8803, 0x0000, 0x0000, 0x081c,
+	0x0820, 0x083a, 0x0000, 0x8806, 0x0000, 0x0000, 0x8805, 0x0000, 0x8807, 0x081d, 0x0821, 0x0000,
+	0x8809, 0x0000, 0x0000, 0x081e, 0x0822, 0x0000, 0x880b, 0x0000, 0x0000, 0x0823, 0x0829, 0x0000,
+	0x880d, 0x0000, 0x0000, 0x0824, 0x082a, 0x0000, 0x880f, 0x0000, 0x0000, 0x0825, 0x082b, 0x0000,
+	0x8811, 0x0000, 0x0000, 0x0826, 0x082c, 0x0000, 0x8813, 0x0000, 0x0000, 0x0827, 0x082d, 0x0000,
+	0x8815, 0x0000, 0x0000, 0x0828, 0x082e, 0x0000, 0x8817, 0x0000, 0x0000, 0x082f, 0x0833, 0x0000,
+	0x8819, 0x0000, 0x0000, 0x0830, 0x0834, 0x0000, 0x881b, 0x0000, 0x0000, 0x0831, 0x0835, 0x0000,
+	0x881d, 0x0000, 0x0000, 0x0832, 0x0836, 0x0000, 0x881f, 0x0000, 0x0000, 0x083b, 0x0000, 0x083c,
+	0x0000, 0x8821, 0x8822, 0x0000, 0x8823, 0x0000, 0x0000, 0x083d, 0x0000, 0x083e, 0x0000, 0x8825,
+	0x8826, 0x0000, 0x8827, 0x0000, 0x0000, 0x083f, 0x0000, 0x0840, 0x0000, 0x8829, 0x882a, 0x0000,
+	0x882b, 0x0000, 0x0000, 0x0841, 0x0000, 0x0842, 0x0000, 0x882d, 0x882e, 0x0000, 0x882f, 0x0000,
+	0x0000, 0x0000, 0x0843, 0x0000, 0x8831, 0x0000, 0x0000, 0x0000, 0x0844, 0x0000, 0x8833, 0x0000,
+	0x0000, 0x0845, 0x0846, 0x0000, 0x8835, 0x0000, 0x0000, 0x0000, 0x0847, 0x0848, 0x0000, 0x0000,
+	0x0849, 0x084a, 0x0000, 0x8837, 0x0000, 0x0000, 0x0000, 0x8838, 0x0000, 0x0000, 0x084b, 0x084c,
+	0x0000, 0x0000, 0x084d, 0x084e, 0x0000, 0x883a, 0x0000, 0x0000, 0x0000, 0x883b, 0x0000, 0x8839,
+	0x883c, 0x0000, 0x883d, 0x0000, 0x0000, 0x0000, 0x084f, 0x0850, 0x0000, 0x0000, 0x0851, 0x0852,
+	0x0000, 0x883f, 0x0000, 0x0000, 0x0000, 0x8840, 0x0000, 0x0000, 0x0853, 0x0854, 0x0000, 0x0000,
+	0x0855, 0x0856, 0x0000, 0x8842, 0x0000, 0x0000, 0x0000, 0x8843, 0x0000, 0x8841, 0x8844, 0x0000,
+	0x8845, 0x0000, 0x0000, 0x0000, 0x0000, 0x0857, 0x0000, 0x0000, 0x0000, 0x085a, 0x0000, 0x8847,
+	0x8848, 0x0000, 0x8849, 0x0000, 0x0000, 0x0000, 0x0000, 0x0858, 0x0000, 0x0000, 0x0000, 0x085b,
+	0x0000, 0x884b, 0x884c, 0x0000, 0x884d, 0x0000, 0x0000, 0x0000, 0x0000, 0x0859, 0x0000, 0x0000,
+	0x0000, 0x085c, 0x0000, 0x884f, 0x8850, 0x0000, 0x8851, 0x0000, 0x0000, 0x085d, 0x085f, 0x0000,
+	0x8853, 0x0000, 0x0000, 0x085e, 0x0860, 0x0000, 0x8855, 0x0000, 0x0000, 0x0861, 0x0000, 0x0000,
+	0x8857, 0x0000, 0x0000, 0x0000, 0x0862, 0x0000, 0x0000, 0x0000, 0x0863, 0x0000, 0x0000, 0x0000,
+	0x0864, 0x0000, 0x0000, 0x0000, 0x0865, 0x0000, 0x0000, 0x0000, 0x0866, 0x0866, 0x0000, 0x0000,
+	0x885d, 0x0000, 0x885e, 0x0000, 0x0000, 0x0000, 0x0867, 0x0867, 0x0000, 0x0000, 0x8860, 0x0000,
+	0x8861, 0x0000, 0x0000, 0x0868, 0x0869, 0x0000, 0x8863, 0x0000, 0x0000, 0x086a, 0x0000, 0x0000,
+	0x8865, 0x0000, 0x0000, 0x0000, 0x086b, 0x0000, 0x8867, 0x0000, 0x0000, 0x086c, 0x0000, 0x086d,
+	0x0000, 0x8869, 0x886a, 0x0000, 0x0000, 0x0000, 0x086e, 0x0000, 0x886c, 0x0000, 0x0000, 0x086f,
+	0x0000, 0x0870, 0x0000, 0x886e, 0x886f, 0x0000, 0x0000, 0x0000, 0x0871, 0x0000, 0x8871, 0x0000,
+	0x0000, 0x0000, 0x0872, 0x0000, 0x0000, 0x0873, 0x0000, 0x0000, 0x0000, 0x0000, 0x8874, 0x0000,
+	0x0000, 0x0874, 0x0000, 0x0000, 0x0000, 0x0000, 0x8876, 0x0000, 0x0000, 0x0875, 0x0000, 0x0000,
+	0x0000, 0x0876, 0x0000, 0x0000, 0x0000, 0x8878, 0x8879, 0x0000, 0x887a, 0x0000, 0x0000, 0x0877,
+	0x0000, 0x0000, 0x0000, 0x0000, 0x887c, 0x0000, 0x0000, 0x0000, 0x0878, 0x0878, 0x0000, 0x0000,
+	0x0879, 0x0879, 0x0000, 0x887e, 0x887f, 0x0000, 0x8880, 0x0000, 0x0000, 0x0000, 0x087a, 0x087a,
+	0x0000, 0x0000, 0x087b, 0x087b, 0x0000, 0x8882, 0x8883, 0x0000, 0x8884, 0x0000, 0x0000, 0x0000,
+	0x0000, 0x087c, 0x0000, 0x0000, 0x0000, 0x087d, 0x0000, 0x8886, 0x8887, 0x0000, 0x8888, 0x0000,
+	0x0000, 0x0000, 0x0000, 0x087e, 0x0000, 0x0000, 0x0000, 0x087f, 0x0000, 0x888a, 0x888b, 0x0000,
+	0x888c, 0x0000, 0x0000, 0x0880, 0x0000, 0x0000, 0x888e, 0x0000, 0x0000, 0x0881, 0x0882, 0x0000,
+	0x8890, 0x0000, 0x0000, 0x0883, 0x0884, 0x0000, 0x8892, 0x0000, 0x0000, 0x0885, 0x0000, 0x0000,
+	0x0000, 0x0000, 0x8894, 0x0000, 0x0000, 0x0886, 0x0000, 0x0000, 0x0000, 0x8896, 0x0000, 0x0000,
+	0x8897, 0x0000, 0x0000, 0x0887, 0x0000, 0x0000, 0x0000, 0x0888, 0x0000, 0x0000, 0x0000, 0x8899,
+	0x889a, 0x0000, 0x889b, 0x0000, 0x0000, 0x0000, 0x0889, 0x0889, 0x0000, 0x0000, 0x088a, 0x088a,
+	0x0000, 0x889d, 0x889e, 0x0000, 0x889f, 0x0000, 0x0000, 0x088b, 0x088c, 0x0000, 0x88a1, 0x0000,
+	0x0000, 0x088d, 0x0000, 0x088e, 0x088f, 0x88a3, 0x88a4, 0x0000, 0x0000, 0x0890, 0x0000, 0x0891,
+	0x0892, 0x88a6, 0x88a7, 0x0000, 0x0000, 0x0000, 0x0893, 0x0893, 0x0000, 0x0000, 0x0894, 0x0894,
+	0x0000, 0x88a9, 0x88aa, 0x0000, 0x88ab, 0x0000, 0x0000, 0x0000, 0x0895, 0x0895, 0x0000, 0x0000,
+	0x0896, 0x0896, 0x0000, 0x88ad, 0x88ae, 0x0000, 0x88af, 0x0000, 0x0000, 0x0000, 0x0000, 0x0897,
+	0x0000, 0x0000, 0x0000, 0x0898, 0x0000, 0x88b1, 0x88b2, 0x0000, 0x88b3, 0x0000, 0x0000, 0x0000,
+	0x0000, 0x0899, 0x0000, 0x0000, 0x0000, 0x089a, 0x0000, 0x88b5, 0x88b6, 0x0000, 0x88b7, 0x0000,
+	0x0000, 0x089b, 0x089c, 0x0000, 0x88b9, 0x0000, 0x0000, 0x089d, 0x089e, 0x0000, 0x88bb, 0x0000,
+	0x0000, 0x089f, 0x0000, 0x0000, 0x88bd, 0x0000, 0x0000, 0x0000, 0x08a0, 0x08a0, 0x0000, 0x0000,
+	0x08a1, 0x08a1, 0x0000, 0x88bf, 0x88c0, 0x0000, 0x88c1, 0x0000, 0x0000, 0x0000, 0x08a2, 0x0000,
+	0x0000, 0x08a3, 0x08a4, 0x0000, 0x88c4, 0x0000, 0x0000, 0x08a5, 0x08a6, 0x0000, 0x88c6, 0x0000,
+	0x0000, 0x08a7, 0x08a8, 0x0000, 0x88c8, 0x0000, 0x0000, 0x08a9, 0x08aa, 0x0000, 0x88ca, 0x0000,
+	0x0000, 0x08ab, 0x0000, 0x08ac, 0x08ad, 0x88cc, 0x88cd, 0x0000, 0x0000, 0x08ae, 0x0000, 0x08af,
+	0x08b0, 0x88cf, 0x88d0, 0x0000, 0x0000, 0x08b1, 0x0000, 0x08b2, 0x08b3, 0x88d2, 0x88d3, 0x0000,
+	0x0000, 0x08b4, 0x0000, 0x08b5, 0x08b6, 0x88d5, 0x88d6, 0x0000, 0x0000, 0x0000, 0x08b7, 0x0000,
+	0x88d8, 0x0000, 0x0000, 0x0000, 0x08b8, 0x0000, 0x88da, 0x0000, 0x0000, 0x08b9, 0x08bb, 0x0000,
+	0x88dc, 0x0000, 0x0000, 0x08ba, 0x08bc, 0x0000, 0x88de, 0x0000, 0x0000, 0x08bd, 0x0000, 0x08be,
+	0x0000, 0x88e0, 0x0000, 0x88e1, 0x0000, 0x0000, 0x08bf, 0x0000, 0x88e3, 0x0000, 0x0000, 0x0000,
+	0x08c0, 0x0000, 0x88e5, 0x0000, 0x0000, 0x08c1, 0x08c2, 0x88e7, 0x0000, 0x0000, 0x0000, 0x88e8,
+	0x0000, 0x08c3, 0x08c4, 0x88ea, 0x0000, 0x0000, 0x0000, 0x88eb, 0x0000, 0x08c5, 0x0000, 0x08c6,
+	0x0000, 0x88ed, 0x88ee, 0x0000, 0x0000, 0x0000, 0x0000, 0x08c7, 0x0000, 0x0000, 0x0000, 0x08c8,
+	0x0000, 0x0000, 0x0000, 0x08c9, 0x0000, 0x08ca, 0x0000, 0x88f3, 0x0000, 0x0000, 0x0000, 0x08cb,
+	0x0000, 0x88f5, 0x0000, 0x0000, 0x0000, 0x08cc, 0x0000, 0x08cd, 0x0000, 0x88f7, 0x0000, 0x88f8,
+	0x0000, 0x08ce, 0x0000, 0x08d4, 0x0000, 0x88fa, 0x0000, 0x88fb, 0x0000, 0x08cf, 0x0000, 0x08d5,
+	0x0000, 0x88fd, 0x0000, 0x88fe, 0x0000, 0x08d0, 0x0000, 0x08d6, 0x0000, 0x8900, 0x0000, 0x8901,
+	0x0000, 0x08d1, 0x0000, 0x08d7, 0x0000, 0x8903, 0x0000, 0x8904, 0x0000, 0x08d2, 0x0000, 0x08d8,
+	0x0000, 0x8906, 0x0000, 0x8907, 0x0000, 0x08d3, 0x0000, 0x08d9, 0x0000, 0x8909, 0x0000, 0x890a,
+	0x0000, 0x08da, 0x0000, 0x0000, 0x08db, 0x08dc, 0x0000, 0x0000, 0x08dd, 0x890c, 0x890d, 0x890e,
+	0x890f, 0x08de, 0x08df, 0x08e0, 0x0000, 0x08e1, 0x0000, 0x8911, 0x8912, 0x8913, 0x0000, 0x08e2,
+	0x0000, 0x0000, 0x0000, 0x0000, 0x8915, 0x0000, 0x0000, 0x08e3, 0x0000, 0x0000, 0x0000, 0x0000,
+	0x8917, 0x0000, 0x0000, 0x08e4, 0x0000, 0x08e5, 0x0000, 0x8919, 0x891a, 0x08e6, 0x0000, 0x08e7,
+	0x0000, 0x08e8, 0x0000, 0x891c, 0x891d, 0x08e9, 0x0000, 0x08ea, 0x0000, 0x08eb, 0x08ec, 0x0000,
+	0x891f, 0x0000, 0x8920, 0x08ed, 0x0000, 0x0000, 0x8922, 0x08ee, 0x0000, 0x08ef, 0x0000, 0x08f0,
+	0x0000, 0x8924, 0x8925, 0x0000, 0x0000, 0x08f1, 0x0000, 0x08f2, 0x0000, 0x08f3, 0x0000, 0x08f4,
+	0x0000, 0x8927, 0x8928, 0x8929, 0x892a, 0x08f5, 0x0000, 0x08f6, 0x0000, 0x892c, 0x892d, 0x0000,
+	0x0000, 0x08f7, 0x0000, 0x0000, 0x892f, 0x0000, 0x0000, 0x08f8, 0x0000, 0x0000, 0x8931, 0x0000,
+	0x0000, 0x08f9, 0x0000, 0x0000, 0x8933, 0x0000, 0x0000, 0x08fa, 0x0000, 0x0000, 0x8935, 0x0000,
+	0x0000, 0x08fb, 0x0000, 0x0000, 0x8937, 0x0000, 0x0000, 0x08fc, 0x0000, 0x0000, 0x8939, 0x0000,
+	0x0000, 0x08fd, 0x0000, 0x0000, 0x893b, 0x0000, 0x0000, 0x08fe, 0x0000, 0x0000, 0x893d, 0x0000,
+	0x0000, 0x08ff, 0x0000, 0x0900, 0x0000, 0x0000, 0x0000, 0x893f, 0x8940, 0x0901, 0x0000, 0x0902,
+	0x0000, 0x0000, 0x0000, 0x8942, 0x8943, 0x0903, 0x0000, 0x0904, 0x0000, 0x0000, 0x0000, 0x8945,
+	0x8946, 0x0905, 0x0000, 0x0906, 0x0000, 0x0000, 0x0000, 0x8948, 0x8949, 0x0907, 0x0000, 0x0000,
+	0x894b, 0x0000, 0x0000, 0x0908, 0x0000, 0x0000, 0x894d, 0x0000, 0x0000, 0x0909, 0x0000, 0x0000,
+	0x894f, 0x0000, 0x0000, 0x090a, 0x0000, 0x0000, 0x8951, 0x0000, 0x0000, 0x090b, 0x0000, 0x0000,
+	0x8953, 0x0000, 0x0000, 0x090c, 0x0000, 0x0000, 0x8955, 0x0000, 0x0000, 0x090d, 0x0000, 0x0000,
+	0x8957, 0x0000, 0x0000, 0x090e, 0x0000, 0x0000, 0x8959, 0x0000, 0x0000, 0x090f, 0x0000, 0x0000,
+	0x895b, 0x0000, 0x0000, 0x0910, 0x0000, 0x0000, 0x895d, 0x0000, 0x0000, 0x0911, 0x0000, 0x0000,
+	0x895f, 0x0000, 0x0000, 0x0912, 0x0000, 0x0000, 0x8961, 0x0000, 0x0000, 0x0913, 0x0000, 0x0000,
+	0x8963, 0x0000, 0x0000, 0x0914, 0x0000, 0x0000, 0x8965, 0x0000, 0x0000, 0x0915, 0x0000, 0x0000,
+	0x8967, 0x0000, 0x0000, 0x0916, 0x0000, 0x0000, 0x8969, 0x0000, 0x0000, 0x0917, 0x0000, 0x0000,
+	0x896b, 0x0000, 0x0000, 0x0918, 0x0000, 0x0000, 0x896d, 0x0000, 0x0000, 0x0919, 0x0000, 0x0000,
+	0x896f, 0x0000, 0x0000, 0x091a, 0x0000, 0x0000, 0x8971, 0x0000, 0x0000, 0x091b, 0x0000, 0x0000,
+	0x8973, 0x0000, 0x0000, 0x091c, 0x0000, 0x0000, 0x8975, 0x0000, 0x0000, 0x091d, 0x0000, 0x0000,
+	0x8977, 0x0000, 0x0000, 0x091e, 0x0000, 0x0000, 0x8979, 0x0000, 0x0000, 0x091f, 0x0000, 0x0000,
+	0x897b, 0x0000, 0x0000, 0x0920, 0x0000, 0x0000, 0x897d, 0x0000, 0x0000, 0x0921, 0x0000, 0x0000,
+	0x897f, 0x0000, 0x0000, 0x0922, 0x0000, 0x0000, 0x8981, 0x0000, 0x0000, 0x0923, 0x0000, 0x0000,
+	0x8983, 0x0000, 0x0000, 0x0924, 0x0000, 0x0000, 0x8985, 0x0000, 0x0000,
 }
 
 // names are the mnemonics.
@@ -5212,6 +7012,7 @@ var names = [...]string{
 	"aesimc",
 	"aeskeygenassist",
 	"and",
+	"andn",
 	"andnpd",
 	"andnps",
 	"andpd",
@@ -5219,10 +7020,21 @@ var names = [...]string{
 	"aor",
 	"arpl",
 	"axor",
+	"bextr",
+	"blcfill",
+	"blci",
+	"blcic",
+	"blcmsk",
+	"blcs",
 	"blendpd",
 	"blendps",
 	"blendvpd",
 	"blendvps",
+	"blsfill",
+	"blsi",
+	"blsic",
+	"blsmsk",
+	"blsr",
 	"bndcl",
 	"bndcn",
 	"bndcu",
@@ -5238,6 +7050,7 @@ var names = [...]string{
 	"btc",
 	"btr",
 	"bts",
+	"bzhi",
 	"call",
 	"cbw",
 	"cdq",
@@ -5273,14 +7086,30 @@ var names = [...]string{
 	"cmovs",
 	"cmovz",
 	"cmp",
+	"cmpbexadd",
+	"cmpbxadd",
+	"cmplexadd",
+	"cmplxadd",
+	"cmpnbexadd",
+	"cmpnbxadd",
+	"cmpnlexadd",
+	"cmpnlxadd",
+	"cmpnoxadd",
+	"cmpnpxadd",
+	"cmpnsxadd",
+	"cmpnzxadd",
+	"cmpoxadd",
 	"cmppd",
 	"cmpps",
+	"cmppxadd",
 	"cmps",
 	"cmpsd",
 	"cmpss",
+	"cmpsxadd",
 	"cmpxchg",
 	"cmpxchg16b",
 	"cmpxchg8b",
+	"cmpzxadd",
 	"comisd",
 	"comiss",
 	"cpuid",
@@ -5479,11 +7308,63 @@ var names = [...]string{
 	"jrcxz",
 	"js",
 	"jz",
+	"kaddb",
+	"kaddd",
+	"kaddq",
+	"kaddw",
+	"kandb",
+	"kandd",
+	"kandnb",
+	"kandnd",
+	"kandnq",
+	"kandnw",
+	"kandq",
+	"kandw",
+	"kmovb",
+	"kmovd",
+	"kmovq",
+	"kmovw",
+	"knotb",
+	"knotd",
+	"knotq",
+	"knotw",
+	"korb",
+	"kord",
+	"korq",
+	"kortestb",
+	"kortestd",
+	"kortestq",
+	"kortestw",
+	"korw",
+	"kshiftlb",
+	"kshiftld",
+	"kshiftlq",
+	"kshiftlw",
+	"kshiftrb",
+	"kshiftrd",
+	"kshiftrq",
+	"kshiftrw",
+	"ktestb",
+	"ktestd",
+	"ktestq",
+	"ktestw",
+	"kunpckbw",
+	"kunpckdq",
+	"kunpckwd",
+	"kxnorb",
+	"kxnord",
+	"kxnorq",
+	"kxnorw",
+	"kxorb",
+	"kxord",
+	"kxorq",
+	"kxorw",
 	"lahf",
 	"lar",
 	"lddqu",
 	"ldmxcsr",
 	"lds",
+	"ldtilecfg",
 	"lea",
 	"leave",
 	"les",
@@ -5493,6 +7374,7 @@ var names = [...]string{
 	"lgs",
 	"lidt",
 	"lldt",
+	"llwpcb",
 	"lmsw",
 	"loadiwkey",
 	"lods",
@@ -5502,6 +7384,8 @@ var names = [...]string{
 	"lsl",
 	"lss",
 	"ltr",
+	"lwpins",
+	"lwpval",
 	"lzcnt",
 	"maskmovdqu",
 	"maskmovq",
@@ -5517,6 +7401,7 @@ var names = [...]string{
 	"minss",
 	"monitor",
 	"monitorx",
+	"montmul",
 	"mov",
 	"movapd",
 	"movaps",
@@ -5560,6 +7445,7 @@ var names = [...]string{
 	"mulps",
 	"mulsd",
 	"mulss",
+	"mulx",
 	"mwait",
 	"mwaitx",
 	"neg",
@@ -5608,6 +7494,8 @@ var names = [...]string{
 	"pcmpistri",
 	"pcmpistrm",
 	"pconfig",
+	"pdep",
+	"pext",
 	"pextrb",
 	"pextrd",
 	"pextrw",
@@ -5626,10 +7514,8 @@ var names = [...]string{
 	"pfrcp",
 	"pfrcpit1",
 	"pfrcpit2",
-	"pfrcpv",
 	"pfrsqit1",
 	"pfrsqrt",
-	"pfrsqrtv",
 	"pfsub",
 	"pfsubr",
 	"phaddd",
@@ -5753,6 +7639,7 @@ var names = [...]string{
 	"rmpquery",
 	"rol",
 	"ror",
+	"rorx",
 	"roundpd",
 	"roundps",
 	"roundsd",
@@ -5764,6 +7651,7 @@ var names = [...]string{
 	"sahf",
 	"salc",
 	"sar",
+	"sarx",
 	"saveprevssp",
 	"sbb",
 	"scas",
@@ -5800,13 +7688,16 @@ var names = [...]string{
 	"sha256rnds2",
 	"shl",
 	"shld",
+	"shlx",
 	"shr",
 	"shrd",
+	"shrx",
 	"shufpd",
 	"shufps",
 	"sidt",
 	"skinit",
 	"sldt",
+	"slwpcb",
 	"smsw",
 	"sqrtpd",
 	"sqrtps",
@@ -5820,6 +7711,7 @@ var names = [...]string{
 	"stmxcsr",
 	"stos",
 	"str",
+	"sttilecfg",
 	"stui",
 	"sub",
 	"subpd",
@@ -5831,12 +7723,29 @@ var names = [...]string{
 	"sysenter",
 	"sysexit",
 	"sysret",
+	"t1mskc",
+	"tcmmimfp16ps",
+	"tcmmrlfp16ps",
 	"tdcall",
+	"tdpbf16ps",
+	"tdpbssd",
+	"tdpbsud",
+	"tdpbusd",
+	"tdpbuud",
+	"tdpfp16ps",
 	"test",
 	"testui",
+	"tileloadd",
+	"tileloaddrs",
+	"tileloaddrst1",
+	"tileloaddt1",
+	"tilerelease",
+	"tilestored",
+	"tilezero",
 	"tlbsync",
 	"tpause",
 	"tzcnt",
+	"tzmsk",
 	"ucomisd",
 	"ucomiss",
 	"ud0",
@@ -5849,26 +7758,866 @@ var names = [...]string{
 	"unpckhps",
 	"unpcklpd",
 	"unpcklps",
-	"v",
+	"urdmsr",
+	"uwrmsr",
+	"v4fmaddps",
+	"v4fmaddss",
+	"v4fnmaddps",
+	"v4fnmaddss",
+	"vaddpd",
+	"vaddph",
+	"vaddps",
+	"vaddsd",
+	"vaddsh",
+	"vaddss",
+	"vaddsubpd",
+	"vaddsubps",
+	"vaesdec",
+	"vaesdeclast",
+	"vaesenc",
+	"vaesenclast",
+	"vaesimc",
+	"vaeskeygenassist",
+	"valignd",
+	"valignq",
+	"vandnpd",
+	"vandnps",
+	"vandpd",
+	"vandps",
+	"vbcstnebf162ps",
+	"vbcstnesh2ps",
+	"vblendmpd",
+	"vblendmps",
+	"vblendpd",
+	"vblendps",
+	"vblendvpd",
+	"vblendvps",
+	"vbroadcastf128",
+	"vbroadcastf32x2",
+	"vbroadcastf32x4",
+	"vbroadcastf32x8",
+	"vbroadcastf64x2",
+	"vbroadcastf64x4",
+	"vbroadcasti128",
+	"vbroadcasti32x2",
+	"vbroadcasti32x4",
+	"vbroadcasti32x8",
+	"vbroadcasti64x2",
+	"vbroadcasti64x4",
+	"vbroadcastsd",
+	"vbroadcastss",
+	"vcmppd",
+	"vcmpph",
+	"vcmpps",
+	"vcmpsd",
+	"vcmpsh",
+	"vcmpss",
+	"vcomisd",
+	"vcomish",
+	"vcomiss",
+	"vcompresspd",
+	"vcompressps",
+	"vcvtdq2pd",
+	"vcvtdq2ph",
+	"vcvtdq2ps",
+	"vcvtne2ps2bf16",
+	"vcvtneebf162ps",
+	"vcvtneeph2ps",
+	"vcvtneobf162ps",
+	"vcvtneoph2ps",
+	"vcvtneps2bf16",
+	"vcvtpd2dq",
+	"vcvtpd2ph",
+	"vcvtpd2ps",
+	"vcvtpd2qq",
+	"vcvtpd2udq",
+	"vcvtpd2uqq",
+	"vcvtph2dq",
+	"vcvtph2pd",
+	"vcvtph2ps",
+	"vcvtph2psx",
+	"vcvtph2qq",
+	"vcvtph2udq",
+	"vcvtph2uqq",
+	"vcvtph2uw",
+	"vcvtph2w",
+	"vcvtps2dq",
+	"vcvtps2pd",
+	"vcvtps2ph",
+	"vcvtps2phx",
+	"vcvtps2qq",
+	"vcvtps2udq",
+	"vcvtps2uqq",
+	"vcvtqq2pd",
+	"vcvtqq2ph",
+	"vcvtqq2ps",
+	"vcvtsd2sh",
+	"vcvtsd2si",
+	"vcvtsd2ss",
+	"vcvtsd2usi",
+	"vcvtsh2sd",
+	"vcvtsh2si",
+	"vcvtsh2ss",
+	"vcvtsh2usi",
+	"vcvtsi2sd",
+	"vcvtsi2sh",
+	"vcvtsi2ss",
+	"vcvtss2sd",
+	"vcvtss2sh",
+	"vcvtss2si",
+	"vcvtss2usi",
+	"vcvttpd2dq",
+	"vcvttpd2qq",
+	"vcvttpd2udq",
+	"vcvttpd2uqq",
+	"vcvttph2dq",
+	"vcvttph2qq",
+	"vcvttph2udq",
+	"vcvttph2uqq",
+	"vcvttph2uw",
+	"vcvttph2w",
+	"vcvttps2dq",
+	"vcvttps2qq",
+	"vcvttps2udq",
+	"vcvttps2uqq",
+	"vcvttsd2si",
+	"vcvttsd2usi",
+	"vcvttsh2si",
+	"vcvttsh2usi",
+	"vcvttss2si",
+	"vcvttss2usi",
+	"vcvtudq2pd",
+	"vcvtudq2ph",
+	"vcvtudq2ps",
+	"vcvtuqq2pd",
+	"vcvtuqq2ph",
+	"vcvtuqq2ps",
+	"vcvtusi2sd",
+	"vcvtusi2sh",
+	"vcvtusi2ss",
+	"vcvtuw2ph",
+	"vcvtw2ph",
+	"vdbpsadbw",
+	"vdivpd",
+	"vdivph",
+	"vdivps",
+	"vdivsd",
+	"vdivsh",
+	"vdivss",
+	"vdpbf16ps",
+	"vdppd",
+	"vdpps",
 	"verr",
 	"verw",
+	"vexp2pd",
+	"vexp2ps",
+	"vexpandpd",
+	"vexpandps",
+	"vextractf128",
+	"vextractf32x4",
+	"vextractf32x8",
+	"vextractf64x2",
+	"vextractf64x4",
+	"vextracti128",
+	"vextracti32x4",
+	"vextracti32x8",
+	"vextracti64x2",
+	"vextracti64x4",
+	"vextractps",
+	"vfcmaddcph",
+	"vfcmaddcsh",
+	"vfcmulcph",
+	"vfcmulcsh",
+	"vfixupimmpd",
+	"vfixupimmps",
+	"vfixupimmsd",
+	"vfixupimmss",
+	"vfmadd132pd",
+	"vfmadd132ph",
+	"vfmadd132ps",
+	"vfmadd132sd",
+	"vfmadd132sh",
+	"vfmadd132ss",
+	"vfmadd213pd",
+	"vfmadd213ph",
+	"vfmadd213ps",
+	"vfmadd213sd",
+	"vfmadd213sh",
+	"vfmadd213ss",
+	"vfmadd231pd",
+	"vfmadd231ph",
+	"vfmadd231ps",
+	"vfmadd231sd",
+	"vfmadd231sh",
+	"vfmadd231ss",
+	"vfmaddcph",
+	"vfmaddcsh",
+	"vfmaddpd",
+	"vfmaddps",
+	"vfmaddsd",
+	"vfmaddss",
+	"vfmaddsub132pd",
+	"vfmaddsub132ph",
+	"vfmaddsub132ps",
+	"vfmaddsub213pd",
+	"vfmaddsub213ph",
+	"vfmaddsub213ps",
+	"vfmaddsub231pd",
+	"vfmaddsub231ph",
+	"vfmaddsub231ps",
+	"vfmaddsubpd",
+	"vfmaddsubps",
+	"vfmsub132pd",
+	"vfmsub132ph",
+	"vfmsub132ps",
+	"vfmsub132sd",
+	"vfmsub132sh",
+	"vfmsub132ss",
+	"vfmsub213pd",
+	"vfmsub213ph",
+	"vfmsub213ps",
+	"vfmsub213sd",
+	"vfmsub213sh",
+	"vfmsub213ss",
+	"vfmsub231pd",
+	"vfmsub231ph",
+	"vfmsub231ps",
+	"vfmsub231sd",
+	"vfmsub231sh",
+	"vfmsub231ss",
+	"vfmsubadd132pd",
+	"vfmsubadd132ph",
+	"vfmsubadd132ps",
+	"vfmsubadd213pd",
+	"vfmsubadd213ph",
+	"vfmsubadd213ps",
+	"vfmsubadd231pd",
+	"vfmsubadd231ph",
+	"vfmsubadd231ps",
+	"vfmsubaddpd",
+	"vfmsubaddps",
+	"vfmsubpd",
+	"vfmsubps",
+	"vfmsubsd",
+	"vfmsubss",
+	"vfmulcph",
+	"vfmulcsh",
+	"vfnmadd132pd",
+	"vfnmadd132ph",
+	"vfnmadd132ps",
+	"vfnmadd132sd",
+	"vfnmadd132sh",
+	"vfnmadd132ss",
+	"vfnmadd213pd",
+	"vfnmadd213ph",
+	"vfnmadd213ps",
+	"vfnmadd213sd",
+	"vfnmadd213sh",
+	"vfnmadd213ss",
+	"vfnmadd231pd",
+	"vfnmadd231ph",
+	"vfnmadd231ps",
+	"vfnmadd231sd",
+	"vfnmadd231sh",
+	"vfnmadd231ss",
+	"vfnmaddpd",
+	"vfnmaddps",
+	"vfnmaddsd",
+	"vfnmaddss",
+	"vfnmsub132pd",
+	"vfnmsub132ph",
+	"vfnmsub132ps",
+	"vfnmsub132sd",
+	"vfnmsub132sh",
+	"vfnmsub132ss",
+	"vfnmsub213pd",
+	"vfnmsub213ph",
+	"vfnmsub213ps",
+	"vfnmsub213sd",
+	"vfnmsub213sh",
+	"vfnmsub213ss",
+	"vfnmsub231pd",
+	"vfnmsub231ph",
+	"vfnmsub231ps",
+	"vfnmsub231sd",
+	"vfnmsub231sh",
+	"vfnmsub231ss",
+	"vfnmsubpd",
+	"vfnmsubps",
+	"vfnmsubsd",
+	"vfnmsubss",
+	"vfpclasspd",
+	"vfpclassph",
+	"vfpclassps",
+	"vfpclasssd",
+	"vfpclasssh",
+	"vfpclassss",
+	"vfrczpd",
+	"vfrczps",
+	"vfrczsd",
+	"vfrczss",
+	"vgatherdpd",
+	"vgatherdps",
+	"vgatherpf0dpd",
+	"vgatherpf0dps",
+	"vgatherpf0qpd",
+	"vgatherpf0qps",
+	"vgatherpf1dpd",
+	"vgatherpf1dps",
+	"vgatherpf1qpd",
+	"vgatherpf1qps",
+	"vgatherqpd",
+	"vgatherqps",
+	"vgetexppd",
+	"vgetexpph",
+	"vgetexpps",
+	"vgetexpsd",
+	"vgetexpsh",
+	"vgetexpss",
+	"vgetmantpd",
+	"vgetmantph",
+	"vgetmantps",
+	"vgetmantsd",
+	"vgetmantsh",
+	"vgetmantss",
+	"vgf2p8affineinvqb",
+	"vgf2p8affineqb",
+	"vgf2p8mulb",
+	"vhaddpd",
+	"vhaddps",
+	"vhsubpd",
+	"vhsubps",
+	"vinsertf128",
+	"vinsertf32x4",
+	"vinsertf32x8",
+	"vinsertf64x2",
+	"vinsertf64x4",
+	"vinserti128",
+	"vinserti32x4",
+	"vinserti32x8",
+	"vinserti64x2",
+	"vinserti64x4",
+	"vinsertps",
+	"vlddqu",
+	"vldmxcsr",
+	"vmaskmovdqu",
+	"vmaskmovpd",
+	"vmaskmovps",
+	"vmaxpd",
+	"vmaxph",
+	"vmaxps",
+	"vmaxsd",
+	"vmaxsh",
+	"vmaxss",
 	"vmcall",
 	"vmclear",
 	"vmfunc",
 	"vmgexit",
+	"vminpd",
+	"vminph",
+	"vminps",
+	"vminsd",
+	"vminsh",
+	"vminss",
 	"vmlaunch",
 	"vmload",
 	"vmmcall",
+	"vmovapd",
+	"vmovaps",
+	"vmovd",
+	"vmovddup",
+	"vmovdqa",
+	"vmovdqa32",
+	"vmovdqa64",
+	"vmovdqu",
+	"vmovdqu16",
+	"vmovdqu32",
+	"vmovdqu64",
+	"vmovdqu8",
+	"vmovhlps",
+	"vmovhpd",
+	"vmovhps",
+	"vmovlhps",
+	"vmovlpd",
+	"vmovlps",
+	"vmovmskpd",
+	"vmovmskps",
+	"vmovntdq",
+	"vmovntdqa",
+	"vmovntpd",
+	"vmovntps",
+	"vmovq",
+	"vmovsd",
+	"vmovsh",
+	"vmovshdup",
+	"vmovsldup",
+	"vmovss",
+	"vmovupd",
+	"vmovups",
+	"vmovw",
+	"vmpsadbw",
 	"vmptrld",
 	"vmptrst",
 	"vmread",
 	"vmresume",
 	"vmrun",
 	"vmsave",
+	"vmulpd",
+	"vmulph",
+	"vmulps",
+	"vmulsd",
+	"vmulsh",
+	"vmulss",
 	"vmwrite",
 	"vmxoff",
 	"vmxon",
+	"vorpd",
+	"vorps",
+	"vp2intersectd",
+	"vp2intersectq",
+	"vp4dpwssd",
+	"vp4dpwssds",
+	"vpabsb",
+	"vpabsd",
+	"vpabsq",
+	"vpabsw",
+	"vpackssdw",
+	"vpacksswb",
+	"vpackusdw",
+	"vpackuswb",
+	"vpaddb",
+	"vpaddd",
+	"vpaddq",
+	"vpaddsb",
+	"vpaddsw",
+	"vpaddusb",
+	"vpaddusw",
+	"vpaddw",
+	"vpalignr",
+	"vpand",
+	"vpandd",
+	"vpandn",
+	"vpandnd",
+	"vpandnq",
+	"vpandq",
+	"vpavgb",
+	"vpavgw",
+	"vpblendd",
+	"vpblendmb",
+	"vpblendmd",
+	"vpblendmq",
+	"vpblendmw",
+	"vpblendvb",
+	"vpblendw",
+	"vpbroadcastb",
+	"vpbroadcastd",
+	"vpbroadcastmb2q",
+	"vpbroadcastmw2d",
+	"vpbroadcastq",
+	"vpbroadcastw",
+	"vpclmulqdq",
+	"vpcmov",
+	"vpcmpb",
+	"vpcmpd",
+	"vpcmpeqb",
+	"vpcmpeqd",
+	"vpcmpeqq",
+	"vpcmpeqw",
+	"vpcmpestri",
+	"vpcmpestrm",
+	"vpcmpgtb",
+	"vpcmpgtd",
+	"vpcmpgtq",
+	"vpcmpgtw",
+	"vpcmpistri",
+	"vpcmpistrm",
+	"vpcmpq",
+	"vpcmpub",
+	"vpcmpud",
+	"vpcmpuq",
+	"vpcmpuw",
+	"vpcmpw",
+	"vpcomb",
+	"vpcomd",
+	"vpcompressb",
+	"vpcompressd",
+	"vpcompressq",
+	"vpcompressw",
+	"vpcomq",
+	"vpcomub",
+	"vpcomud",
+	"vpcomuq",
+	"vpcomuw",
+	"vpcomw",
+	"vpconflictd",
+	"vpconflictq",
+	"vpdpbssd",
+	"vpdpbssds",
+	"vpdpbsud",
+	"vpdpbsuds",
+	"vpdpbusd",
+	"vpdpbusds",
+	"vpdpbuud",
+	"vpdpbuuds",
+	"vpdpwssd",
+	"vpdpwssds",
+	"vpdpwsud",
+	"vpdpwsuds",
+	"vpdpwusd",
+	"vpdpwusds",
+	"vpdpwuud",
+	"vpdpwuuds",
+	"vperm2f128",
+	"vperm2i128",
+	"vpermb",
+	"vpermd",
+	"vpermi2b",
+	"vpermi2d",
+	"vpermi2pd",
+	"vpermi2ps",
+	"vpermi2q",
+	"vpermi2w",
+	"vpermil2pd",
+	"vpermil2ps",
+	"vpermilpd",
+	"vpermilps",
+	"vpermpd",
+	"vpermps",
+	"vpermq",
+	"vpermt2b",
+	"vpermt2d",
+	"vpermt2pd",
+	"vpermt2ps",
+	"vpermt2q",
+	"vpermt2w",
+	"vpermw",
+	"vpexpandb",
+	"vpexpandd",
+	"vpexpandq",
+	"vpexpandw",
+	"vpextrb",
+	"vpextrd",
+	"vpextrq",
+	"vpextrw",
+	"vpgatherdd",
+	"vpgatherdq",
+	"vpgatherqd",
+	"vpgatherqq",
+	"vphaddbd",
+	"vphaddbq",
+	"vphaddbw",
+	"vphaddd",
+	"vphadddq",
+	"vphaddsw",
+	"vphaddubd",
+	"vphaddubq",
+	"vphaddubw",
+	"vphaddudq",
+	"vphadduwd",
+	"vphadduwq",
+	"vphaddw",
+	"vphaddwd",
+	"vphaddwq",
+	"vphminposuw",
+	"vphsubbw",
+	"vphsubd",
+	"vphsubdq",
+	"vphsubsw",
+	"vphsubw",
+	"vphsubwd",
+	"vpinsrb",
+	"vpinsrd",
+	"vpinsrq",
+	"vpinsrw",
+	"vplzcntd",
+	"vplzcntq",
+	"vpmacsdd",
+	"vpmacsdqh",
+	"vpmacsdql",
+	"vpmacssdd",
+	"vpmacssdqh",
+	"vpmacssdql",
+	"vpmacsswd",
+	"vpmacssww",
+	"vpmacswd",
+	"vpmacsww",
+	"vpmadcsswd",
+	"vpmadcswd",
+	"vpmadd52huq",
+	"vpmadd52luq",
+	"vpmaddubsw",
+	"vpmaddwd",
+	"vpmaskmovd",
+	"vpmaskmovq",
+	"vpmaxsb",
+	"vpmaxsd",
+	"vpmaxsq",
+	"vpmaxsw",
+	"vpmaxub",
+	"vpmaxud",
+	"vpmaxuq",
+	"vpmaxuw",
+	"vpminsb",
+	"vpminsd",
+	"vpminsq",
+	"vpminsw",
+	"vpminub",
+	"vpminud",
+	"vpminuq",
+	"vpminuw",
+	"vpmovb2m",
+	"vpmovd2m",
+	"vpmovdb",
+	"vpmovdw",
+	"vpmovm2b",
+	"vpmovm2d",
+	"vpmovm2q",
+	"vpmovm2w",
+	"vpmovmskb",
+	"vpmovq2m",
+	"vpmovqb",
+	"vpmovqd",
+	"vpmovqw",
+	"vpmovsdb",
+	"vpmovsdw",
+	"vpmovsqb",
+	"vpmovsqd",
+	"vpmovsqw",
+	"vpmovswb",
+	"vpmovsxbd",
+	"vpmovsxbq",
+	"vpmovsxbw",
+	"vpmovsxdq",
+	"vpmovsxwd",
+	"vpmovsxwq",
+	"vpmovusdb",
+	"vpmovusdw",
+	"vpmovusqb",
+	"vpmovusqd",
+	"vpmovusqw",
+	"vpmovuswb",
+	"vpmovw2m",
+	"vpmovwb",
+	"vpmovzxbd",
+	"vpmovzxbq",
+	"vpmovzxbw",
+	"vpmovzxdq",
+	"vpmovzxwd",
+	"vpmovzxwq",
+	"vpmuldq",
+	"vpmulhrsw",
+	"vpmulhuw",
+	"vpmulhw",
+	"vpmulld",
+	"vpmullq",
+	"vpmullw",
+	"vpmultishiftqb",
+	"vpmuludq",
+	"vpopcntb",
+	"vpopcntd",
+	"vpopcntq",
+	"vpopcntw",
+	"vpor",
+	"vpord",
+	"vporq",
+	"vpperm",
+	"vprold",
+	"vprolq",
+	"vprolvd",
+	"vprolvq",
+	"vprord",
+	"vprorq",
+	"vprorvd",
+	"vprorvq",
+	"vprotb",
+	"vprotd",
+	"vprotq",
+	"vprotw",
+	"vpsadbw",
+	"vpscatterdd",
+	"vpscatterdq",
+	"vpscatterqd",
+	"vpscatterqq",
+	"vpshab",
+	"vpshad",
+	"vpshaq",
+	"vpshaw",
+	"vpshlb",
+	"vpshld",
+	"vpshldd",
+	"vpshldq",
+	"vpshldvd",
+	"vpshldvq",
+	"vpshldvw",
+	"vpshldw",
+	"vpshlq",
+	"vpshlw",
+	"vpshrdd",
+	"vpshrdq",
+	"vpshrdvd",
+	"vpshrdvq",
+	"vpshrdvw",
+	"vpshrdw",
+	"vpshufb",
+	"vpshufbitqmb",
+	"vpshufd",
+	"vpshufhw",
+	"vpshuflw",
+	"vpsignb",
+	"vpsignd",
+	"vpsignw",
+	"vpslld",
+	"vpslldq",
+	"vpsllq",
+	"vpsllvd",
+	"vpsllvq",
+	"vpsllvw",
+	"vpsllw",
+	"vpsrad",
+	"vpsraq",
+	"vpsravd",
+	"vpsravq",
+	"vpsravw",
+	"vpsraw",
+	"vpsrld",
+	"vpsrldq",
+	"vpsrlq",
+	"vpsrlvd",
+	"vpsrlvq",
+	"vpsrlvw",
+	"vpsrlw",
+	"vpsubb",
+	"vpsubd",
+	"vpsubq",
+	"vpsubsb",
+	"vpsubsw",
+	"vpsubusb",
+	"vpsubusw",
+	"vpsubw",
+	"vpternlogd",
+	"vpternlogq",
+	"vptest",
+	"vptestmb",
+	"vptestmd",
+	"vptestmq",
+	"vptestmw",
+	"vptestnmb",
+	"vptestnmd",
+	"vptestnmq",
+	"vptestnmw",
+	"vpunpckhbw",
+	"vpunpckhdq",
+	"vpunpckhqdq",
+	"vpunpckhwd",
+	"vpunpcklbw",
+	"vpunpckldq",
+	"vpunpcklqdq",
+	"vpunpcklwd",
+	"vpxor",
+	"vpxord",
+	"vpxorq",
+	"vrangepd",
+	"vrangeps",
+	"vrangesd",
+	"vrangess",
+	"vrcp14pd",
+	"vrcp14ps",
+	"vrcp14sd",
+	"vrcp14ss",
+	"vrcp28pd",
+	"vrcp28ps",
+	"vrcp28sd",
+	"vrcp28ss",
+	"vrcpph",
+	"vrcpps",
+	"vrcpsh",
+	"vrcpss",
+	"vreducepd",
+	"vreduceph",
+	"vreduceps",
+	"vreducesd",
+	"vreducesh",
+	"vreducess",
+	"vrndscalepd",
+	"vrndscaleph",
+	"vrndscaleps",
+	"vrndscalesd",
+	"vrndscalesh",
+	"vrndscaless",
+	"vroundpd",
+	"vroundps",
+	"vroundsd",
+	"vroundss",
+	"vrsqrt14pd",
+	"vrsqrt14ps",
+	"vrsqrt14sd",
+	"vrsqrt14ss",
+	"vrsqrt28pd",
+	"vrsqrt28ps",
+	"vrsqrt28sd",
+	"vrsqrt28ss",
+	"vrsqrtph",
+	"vrsqrtps",
+	"vrsqrtsh",
+	"vrsqrtss",
+	"vscalefpd",
+	"vscalefph",
+	"vscalefps",
+	"vscalefsd",
+	"vscalefsh",
+	"vscalefss",
+	"vscatterdpd",
+	"vscatterdps",
+	"vscatterpf0dpd",
+	"vscatterpf0dps",
+	"vscatterpf0qpd",
+	"vscatterpf0qps",
+	"vscatterpf1dpd",
+	"vscatterpf1dps",
+	"vscatterpf1qpd",
+	"vscatterpf1qps",
+	"vscatterqpd",
+	"vscatterqps",
+	"vsha512msg1",
+	"vsha512msg2",
+	"vsha512rnds2",
+	"vshuff32x4",
+	"vshuff64x2",
+	"vshufi32x4",
+	"vshufi64x2",
+	"vshufpd",
+	"vshufps",
+	"vsm3msg1",
+	"vsm3msg2",
+	"vsm3rnds2",
+	"vsm4key4",
+	"vsm4rnds4",
+	"vsqrtpd",
+	"vsqrtph",
+	"vsqrtps",
+	"vsqrtsd",
+	"vsqrtsh",
+	"vsqrtss",
+	"vstmxcsr",
+	"vsubpd",
+	"vsubph",
+	"vsubps",
+	"vsubsd",
+	"vsubsh",
+	"vsubss",
+	"vtestpd",
+	"vtestps",
+	"vucomisd",
+	"vucomish",
+	"vucomiss",
+	"vunpckhpd",
+	"vunpckhps",
+	"vunpcklpd",
+	"vunpcklps",
+	"vxorpd",
+	"vxorps",
 	"vzeroall",
+	"vzeroupper",
 	"wbinvd",
 	"wrfsbase",
 	"wrgsbase",
@@ -5882,6 +8631,11 @@ var names = [...]string{
 	"xadd",
 	"xbegin",
 	"xchg",
+	"xcrypt_cbc",
+	"xcrypt_cfb",
+	"xcrypt_ctr",
+	"xcrypt_ecb",
+	"xcrypt_ofb",
 	"xend",
 	"xgetbv",
 	"xlat",
@@ -5896,6 +8650,9 @@ var names = [...]string{
 	"xsaveopt",
 	"xsaves",
 	"xsetbv",
+	"xsha1",
+	"xsha256",
+	"xstore",
 	"xsusldtrk",
 	"xtest",
 }

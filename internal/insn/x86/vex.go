@@ -10,9 +10,9 @@ const (
 	rexOfEVX = RexR | RexX | RexB | RexW | RexR4 | RexX4 | RexB4
 )
 
-// extended reports whether the byte c, just read, starts a VEX, XOP, EVEX or
+// startsExtension reports whether the byte c, just read, starts a VEX, XOP, EVEX or
 // REX2 prefix rather than an instruction of its own.
-func (d *decoder) extended(c byte) bool {
+func (d *decoder) startsExtension(c byte) bool {
 	if c == 0xd5 {
 		return d.Mode == Mode64
 	}
@@ -117,7 +117,6 @@ func (d *decoder) lengthEVEX() bool {
 func (d *decoder) mask32() {
 	if d.Mode == Mode32 {
 		d.Prefixes &^= rexOfEVX &^ RexW
-		d.VVVV &= 7
 	}
 }
 

@@ -8,8 +8,9 @@ import (
 
 // file is opcodes.txt, parsed.
 type file struct {
-	flags []flagClass
-	rows  []*row
+	flags   []flagClass
+	aliases map[string][]string // attributes that stand for several
+	rows    []*row
 }
 
 // flagClass is a line "flags NAME ...": sets as Go expressions.
@@ -45,7 +46,7 @@ func (c conds) restrict(by string, values uint) {
 
 // parse reads the whole text.
 func parse(name, text string) (*file, error) {
-	f := &file{flags: []flagClass{{name: "none"}}}
+	f := &file{flags: []flagClass{{name: "none"}}, aliases: map[string][]string{}}
 	tab := ""
 	for n, line := range strings.Split(text, "\n") {
 		where := fmt.Sprintf("%s:%d", name, n+1)
@@ -60,6 +61,8 @@ func parse(name, text string) (*file, error) {
 		switch words[0] {
 		case "map":
 			tab, err = mapName(words[1:])
+		case "alias":
+			f.aliases[words[1]] = words[2:]
 		case "flags":
 			err = f.addFlags(words[1:])
 		default:
@@ -137,7 +140,7 @@ func flagSet(letters string) (string, error) {
 
 var flagLetters = map[rune]string{
 	'C': "CF", 'P': "PF", 'A': "AF", 'Z': "ZF", 'S': "SF", 'O': "OF", 'D': "DF",
-	'T': "TF", 'I': "IF", 'N': "NT", 'R': "RF", 'K': "AC", 'X': "ID",
+	'T': "TF", 'I': "IF", 'K': "AC", 'X': "ID",
 }
 
 // addRows reads "opcode conditions : mnemonic operands ; attributes".

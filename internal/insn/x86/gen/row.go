@@ -168,6 +168,11 @@ func (r *row) place(w string) (string, error) {
 		return expr, nil
 	}
 	p, ok := letterPlaces[w[0]]
+	if w[0] == 'k' || w[0] == 't' {
+		p, ok = letterPlaces[w[1]]
+		p.expr = eightRegs[p.expr]
+		w = w[1:]
+	}
 	if !ok {
 		return "", fmt.Errorf("unknown operand %q", w)
 	}
@@ -206,6 +211,9 @@ var wordPlaces = map[string]string{
 	"X": "opSrc", "Y": "opDst", "O": "opMoffs", "push": "opPush|accWrite", "pop": "opPop|accRead", "@": "opMemIn",
 }
 
+// eightRegs are the places of mask and tile registers.
+var eightRegs = map[string]string{"opXM": "opEM", "opX": "opE", "opXReg": "opEReg", "opXV": "opEV"}
+
 // letterPlaces are the operands that a letter names; mod is what they demand of
 // ModRM.mod: 0 memory, 1 register, -1 nothing.
 var letterPlaces = map[byte]struct {
@@ -232,6 +240,14 @@ var letterPlaces = map[byte]struct {
 
 // attribute reads one word after the semicolon.
 func (r *row) attribute(f *file, w string) error {
+	if words, ok := f.aliases[w]; ok {
+		for _, w := range words {
+			if err := r.attribute(f, w); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
 	if k, v, ok := strings.Cut(w, "="); ok {
 		return r.valued(k, v)
 	}
@@ -275,7 +291,7 @@ var attrNames = map[string]string{
 	"modrm": "attrModRM", "modreg": "attrModReg", "lock": "attrLock", "rep": "attrRep",
 	"d64": "attrD64", "f64": "attrF64", "div": "attrDiv", "fp": "attrFP", "priv": "attrPriv", "all": "attrAll",
 	"count": "attrCount", "idiom": "attrIdiom", "vsib": "attrVSIB", "sib": "attrSIB", "k": "attrMask",
-	"z": "attrZero", "kreq": "attrMaskReq", "er": "attrRound", "sae": "attrSAE", "nomem16": "attrNoMem16",
+	"z": "attrZero", "kreq": "attrMaskReq", "er": "attrRound", "sae": "attrSAE", "nomem16": "attrNoMem16", "uniq": "attrUnique",
 }
 
 var branches = map[string]string{

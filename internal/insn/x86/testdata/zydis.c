@@ -1,0 +1,144 @@
+// zydis says, for each struct question on standard input, what Zydis thinks of
+// its bytes, as one struct answer on standard output. Questions come in batches
+// of BATCH. oracle_zydis_test.go knows the same layout.
+#include <Zydis/Zydis.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+struct question {
+	uint8_t mode, len, bytes[16];
+};
+
+enum { BATCH = 4096 };
+
+enum {
+	MEM_READ = 1,
+	MEM_WRITE = 2,
+	RELATIVE = 4, // a RIP-relative operand
+	KNC = 8,      // exists on Knights Corner only
+};
+
+struct answer {
+	uint8_t status; // 0 decoded, 1 more bytes needed, 2 invalid
+	uint8_t len, encoding, opcode_map;
+	uint8_t modrm_off, disp_off, disp_len, imm_off;
+	uint8_t imm_len, imm2_off, imm2_len, opcode;
+	uint8_t mem, exception, branch, operand_width;
+	uint32_t read, write, full; // general registers
+	uint32_t flags_read, flags_write, flags_must;
+	int64_t disp;
+	uint64_t attributes;
+	char mnemonic[24];
+};
+
+// gpr is a general register's number and width in bits, or -1.
+static int gpr(ZydisRegister r, unsigned *width) {
+	switch (ZydisRegisterGetClass(r)) {
+	case ZYDIS_REGCLASS_GPR8:
+		*width = 8;
+		if (r >= ZYDIS_REGISTER_AH && r <= ZYDIS_REGISTER_BH)
+			return r - ZYDIS_REGISTER_AH;
+		return r < ZYDIS_REGISTER_AH ? r - ZYDIS_REGISTER_AL : r - ZYDIS_REGISTER_SPL + 4;
+	case ZYDIS_REGCLASS_GPR16: *width = 16; return ZydisRegisterGetId(r);
+	case ZYDIS_REGCLASS_GPR32: *width = 32; return ZydisRegisterGetId(r);
+	case ZYDIS_REGCLASS_GPR64: *width = 64; return ZydisRegisterGetId(r);
+	default: return -1;
+	}
+}
+
+static void address(struct answer *a, const ZydisDecodedOperandMem *m) {
+	ZydisRegister rs[2] = {m->base, m->index};
+	unsigned width;
+	for (int k = 0; k < 2; k++) {
+		int n = gpr(rs[k], &width);
+		if (n >= 0)
+			a->read |= 1u << n;
+		if (rs[k] == ZYDIS_REGISTER_RIP || rs[k] == ZYDIS_REGISTER_EIP)
+			a->mem |= RELATIVE;
+	}
+}
+
+static void operand(struct answer *a, const ZydisDecodedOperand *o) {
+	int reads = (o->actions & ZYDIS_OPERAND_ACTION_MASK_READ) != 0;
+	int writes = (o->actions & ZYDIS_OPERAND_ACTION_MASK_WRITE) != 0;
+	unsigned width;
+	int n;
+	if (o->type == ZYDIS_OPERAND_TYPE_MEMORY) {
+		address(a, &o->mem);
+		a->disp = o->mem.disp.value;
+		if (o->mem.type == ZYDIS_MEMOP_TYPE_AGEN)
+			return;
+		a->mem |= (reads ? MEM_READ : 0) | (writes ? MEM_WRITE : 0);
+		return;
+	}
+	if (o->type != ZYDIS_OPERAND_TYPE_REGISTER || (n = gpr(o->reg.value, &width)) < 0)
+		return;
+	if (reads)
+		a->read |= 1u << n;
+	if (writes)
+		a->write |= 1u << n;
+	if ((o->actions & ZYDIS_OPERAND_ACTION_WRITE) && width >= 32)
+		a->full |= 1u << n;
+}
+
+static void answer(const ZydisDecoder *d, const struct question *q, struct answer *a) {
+	ZydisDecodedInstruction in;
+	ZydisDecodedOperand ops[ZYDIS_MAX_OPERAND_COUNT];
+	memset(a, 0, sizeof *a);
+	ZyanStatus s = ZydisDecoderDecodeFull(d, q->bytes, q->len, &in, ops);
+	if (!ZYAN_SUCCESS(s)) {
+		a->status = s == ZYDIS_STATUS_NO_MORE_DATA ? 1 : 2;
+		return;
+	}
+	a->len = in.length;
+	a->encoding = in.encoding;
+	a->opcode_map = in.opcode_map;
+	a->opcode = in.opcode;
+	a->modrm_off = in.raw.modrm.offset;
+	a->disp_off = in.raw.disp.offset;
+	a->disp_len = in.raw.disp.size / 8;
+	a->imm_off = in.raw.imm[0].offset;
+	a->imm_len = in.raw.imm[0].size / 8;
+	a->imm2_off = in.raw.imm[1].offset;
+	a->imm2_len = in.raw.imm[1].size / 8;
+	a->exception = in.meta.exception_class;
+	a->branch = in.meta.branch_type;
+	a->operand_width = in.operand_width;
+	a->attributes = in.attributes;
+	strncpy(a->mnemonic, ZydisMnemonicGetString(in.mnemonic), sizeof a->mnemonic - 1);
+	for (int k = 0; k < in.operand_count; k++)
+		operand(a, &ops[k]);
+	switch (in.meta.isa_set) {
+	case ZYDIS_ISA_SET_KNCE:
+	case ZYDIS_ISA_SET_KNCJKBR:
+	case ZYDIS_ISA_SET_KNCSTREAM:
+	case ZYDIS_ISA_SET_KNCV:
+	case ZYDIS_ISA_SET_KNC_MISC:
+	case ZYDIS_ISA_SET_KNC_PF_HINT:
+		a->mem |= KNC;
+	default:
+	}
+	if (in.cpu_flags) {
+		const ZydisAccessedFlags *f = in.cpu_flags;
+		a->flags_read = f->tested;
+		a->flags_must = f->modified | f->set_0 | f->set_1 | f->undefined;
+		a->flags_write = a->flags_must;
+	}
+}
+
+int main(void) {
+	static struct question q[BATCH];
+	static struct answer a[BATCH];
+	ZydisDecoder d64, d32;
+	size_t n;
+	ZydisDecoderInit(&d64, ZYDIS_MACHINE_MODE_LONG_64, ZYDIS_STACK_WIDTH_64);
+	ZydisDecoderInit(&d32, ZYDIS_MACHINE_MODE_LONG_COMPAT_32, ZYDIS_STACK_WIDTH_32);
+	while ((n = fread(q, sizeof *q, BATCH, stdin)) > 0) {
+		for (size_t k = 0; k < n; k++)
+			answer(q[k].mode == 64 ? &d64 : &d32, &q[k], &a[k]);
+		fwrite(a, sizeof *a, n, stdout);
+		fflush(stdout);
+	}
+	return 0;
+}
