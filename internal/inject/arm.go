@@ -3,6 +3,7 @@ package inject
 import (
 	"bytes"
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"slices"
@@ -123,6 +124,9 @@ func (t *Target) armStopped(ctx context.Context) ([]*plan.Refusal, error) {
 			return nil, err
 		}
 	}
+	if err := t.checkThreadPointers(); err != nil {
+		return nil, err
+	}
 	if err := t.installActions(ctx, t.neededSignals()); err != nil {
 		return nil, err
 	}
@@ -205,6 +209,31 @@ func (t *Target) neededSignals() []int {
 
 func crossesPage(p plan.Patch) bool {
 	return p.Addr.PageDown() != (p.Addr + abi.Addr(len(p.New)) - 1).PageDown()
+}
+
+// checkThreadPointers makes sure that %fs:0 tells threads apart: that it is the
+// thread pointer itself (the x86-64 TLS ABI), and which threads share one.
+func (t *Target) checkThreadPointers() error {
+	seen := map[uint64]bool{}
+	for _, th := range t.group.Threads() {
+		r, err := th.Regs()
+		if errors.Is(err, ptrace.ErrGone) || errors.Is(err, ptrace.ErrRunning) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		var word [8]byte
+		if err := t.mem.ReadAt(word[:], abi.Addr(r.FSBase)); err != nil || binary.LittleEndian.Uint64(word[:]) != r.FSBase {
+			return fmt.Errorf("process %d: thread-pointer: %%fs:0 of thread %d is not the thread pointer %#x, as the ABI has it; it is not a program with a usual C library",
+				t.PID, th.TID, r.FSBase)
+		}
+		if seen[r.FSBase] && !t.arena.ShareTP(r.FSBase) {
+			return fmt.Errorf("process %d: thread-pointer: more than %d thread pointers are shared by several threads", t.PID, abi.SharedTPs)
+		}
+		seen[r.FSBase] = true
+	}
+	return nil
 }
 
 // moveThreads moves threads that stand inside a window to the same instruction

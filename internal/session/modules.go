@@ -1,0 +1,222 @@
+package session
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+
+	"trapless/internal/abi"
+	"trapless/internal/image"
+	"trapless/internal/lang"
+	"trapless/internal/proc"
+)
+
+// module is a file whose text a target has mapped.
+type module struct {
+	path  string
+	file  *os.File
+	image *image.File
+	funcs *image.Functions
+	bias  image.Bias
+}
+
+// modules finds and reads the modules of a target, each once.
+type modules struct {
+	pid    int
+	maps   proc.Maps
+	loaded map[abi.Addr]*module // by the start of the text mapping
+}
+
+func readModules(pid int) (*modules, error) {
+	maps, err := proc.ReadMaps(pid)
+	if err != nil {
+		return nil, err
+	}
+	return &modules{pid: pid, maps: maps, loaded: map[abi.Addr]*module{}}, nil
+}
+
+func (ms *modules) Close() {
+	for _, m := range ms.loaded {
+		m.file.Close()
+	}
+}
+
+// texts are the first executable mappings of each mapped file.
+func (ms *modules) texts() []*proc.Mapping {
+	var out []*proc.Mapping
+	for i := range ms.maps {
+		m := &ms.maps[i]
+		if m.Perm&proc.Exec == 0 || !m.File() {
+			continue
+		}
+		if !slices.ContainsFunc(out, m.SameFile) {
+			out = append(out, m)
+		}
+	}
+	return out
+}
+
+// find returns the modules that an attach point names: one, or several for a
+// path with a wildcard.
+func (ms *modules) find(a *lang.AttachPoint) ([]*module, error) {
+	match, err := ms.matcher(a)
+	if err != nil {
+		return nil, err
+	}
+	var out []*module
+	for _, m := range ms.texts() {
+		if !match(m) {
+			continue
+		}
+		mod, err := ms.load(m)
+		if err != nil {
+			if a.PathWildcard {
+				continue
+			}
+			return nil, err
+		}
+		out = append(out, mod)
+		if !a.PathWildcard {
+			return out, nil
+		}
+	}
+	if out == nil {
+		return nil, ms.notMapped(a)
+	}
+	return out, nil
+}
+
+// matcher says which mappings an attach point's path means.
+func (ms *modules) matcher(a *lang.AttachPoint) (func(*proc.Mapping) bool, error) {
+	switch {
+	case a.Path == "":
+		exe, err := proc.Exe(ms.pid)
+		if err != nil {
+			return nil, err
+		}
+		exe = strings.TrimSuffix(exe, " (deleted)")
+		return func(m *proc.Mapping) bool { return m.Path == exe }, nil
+	case a.PathWildcard:
+		return func(m *proc.Mapping) bool { return a.MatchPath(m.Path) || a.MatchPath(path.Base(m.Path)) }, nil
+	case !strings.Contains(a.Path, "/"):
+		return func(m *proc.Mapping) bool { return isLibrary(path.Base(m.Path), a.Path) }, nil
+	}
+	abs, err := filepath.Abs(a.Path)
+	if err != nil {
+		return nil, err
+	}
+	same := ms.sameFile(abs)
+	return func(m *proc.Mapping) bool { return m.Path == abs || same(m) }, nil
+}
+
+// sameFile compares with the file that a path leads to in the target's root,
+// through symbolic links.
+func (ms *modules) sameFile(abs string) func(*proc.Mapping) bool {
+	st, err := os.Stat(proc.Path(ms.pid, "root") + abs)
+	if err != nil {
+		return func(*proc.Mapping) bool { return false }
+	}
+	ino := st.Sys().(*syscall.Stat_t).Ino
+	return func(m *proc.Mapping) bool {
+		if m.Inode != ino {
+			return false
+		}
+		other, err := os.Stat(proc.Path(ms.pid, "root") + m.Path)
+		return err == nil && os.SameFile(st, other)
+	}
+}
+
+// isLibrary reports whether a file's name is that of a library in short: libc,
+// or c, for libc.so.6 and libc-2.31.so.
+func isLibrary(base, short string) bool {
+	for _, name := range []string{short, "lib" + short} {
+		rest, ok := strings.CutPrefix(base, name)
+		if ok && (rest == "" || strings.HasPrefix(rest, ".so") || strings.HasPrefix(rest, "-") && strings.Contains(rest, ".so")) {
+			return true
+		}
+	}
+	return false
+}
+
+// notMapped explains why no module was found, by what is wrong with the path
+// itself if something is.
+func (ms *modules) notMapped(a *lang.AttachPoint) error {
+	if strings.Contains(a.Path, "/") && !a.PathWildcard {
+		if err := checkFile(ms.pid, a.Path); err != nil {
+			return fmt.Errorf("%s: %w", a.Text, err)
+		}
+	}
+	var names []string
+	for _, m := range ms.texts() {
+		names = append(names, path.Base(m.Path))
+	}
+	const most = 12
+	if len(names) > most {
+		names = append(names[:most], "...")
+	}
+	return fmt.Errorf("%s: process %d has not mapped %q; it has %s", a.Text, ms.pid, a.Path, strings.Join(names, ", "))
+}
+
+func checkFile(pid int, name string) error {
+	abs, err := filepath.Abs(name)
+	if err != nil {
+		return err
+	}
+	f, err := os.Open(proc.Path(pid, "root") + abs)
+	if err != nil {
+		return fmt.Errorf("%s: %w", abs, errors.Unwrap(err))
+	}
+	defer f.Close()
+	st, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	if st.IsDir() {
+		return fmt.Errorf("%s is a directory", abs)
+	}
+	if _, err := image.New(f, st.Size()); err != nil {
+		return fmt.Errorf("%s is %w", abs, err)
+	}
+	return nil
+}
+
+// load reads a module through the file that the target has mapped.
+func (ms *modules) load(m *proc.Mapping) (*module, error) {
+	if mod := ms.loaded[m.Start]; mod != nil {
+		return mod, nil
+	}
+	f, err := proc.OpenMapped(ms.pid, m)
+	if err != nil {
+		return nil, err
+	}
+	mod := &module{path: m.Path, file: f}
+	if err := mod.read(m); err != nil {
+		f.Close()
+		return nil, fmt.Errorf("%s: %w", m.Path, err)
+	}
+	ms.loaded[m.Start] = mod
+	return mod, nil
+}
+
+func (mod *module) read(m *proc.Mapping) error {
+	st, err := mod.file.Stat()
+	if err != nil {
+		return err
+	}
+	if mod.image, err = image.New(mod.file, st.Size()); err != nil {
+		return err
+	}
+	if mod.image.Go {
+		return errors.New("a Go program: goroutine stacks are too small for what trapless does so far; C and C++ programs can be probed")
+	}
+	if mod.bias, err = mod.image.BiasOf(m.Start, image.Offset(m.Offset), true); err != nil {
+		return err
+	}
+	mod.funcs, err = mod.image.Functions()
+	return err
+}

@@ -1,0 +1,192 @@
+package session
+
+import (
+	"context"
+	"time"
+
+	"trapless/internal/arena"
+	"trapless/internal/lang"
+)
+
+// How often the arena and the target are looked at.
+const (
+	pollEvents = 2 * time.Millisecond   // with events to come
+	pollQuiet  = 20 * time.Millisecond  // without
+	pollHealth = 250 * time.Millisecond // whether the target is still what it was
+)
+
+// Run polls the target until the context ends, a program calls exit(), or the
+// target ends. Then it takes the probes out, runs END and prints the maps.
+func (s *Session) Run(ctx context.Context) (err error) {
+	// Whatever goes wrong in here, the target is restored first.
+	defer func() {
+		if p := recover(); p != nil {
+			_ = s.Close()
+			panic(p)
+		}
+	}()
+	s.poll(ctx)
+	if err := s.disarm(); err != nil {
+		return err
+	}
+	s.drain(true)
+	if err := s.runKind(lang.End); err != nil {
+		return err
+	}
+	if s.config.Script.PrintMapsOnExit {
+		for i := range s.config.Script.Maps {
+			s.printMap(i, 0, 0)
+		}
+	}
+	s.reportLosses()
+	return nil
+}
+
+func (s *Session) poll(ctx context.Context) {
+	period := pollQuiet
+	if len(s.config.Script.Actions) > 0 {
+		period = pollEvents
+	}
+	ticker := time.NewTicker(period)
+	defer ticker.Stop()
+	timers := newTimers(s.config.Script, time.Now())
+	health := time.Now().Add(pollHealth)
+	for !s.stopped {
+		var now time.Time
+		select {
+		case <-ctx.Done():
+			return
+		case now = <-ticker.C:
+		}
+		s.drain(false)
+		if s.target.Arena().Stopped() {
+			s.stopped = true
+			return
+		}
+		if !s.target.Mem().Alive() {
+			s.config.Log("process %d has ended, or runs another program", s.PID)
+			return
+		}
+		s.runTimers(timers, now)
+		if now.After(health) {
+			health = now.Add(pollHealth)
+			if !s.target.HandlersStand() {
+				s.config.Warn("process %d changed what it does at SIGTRAP, SIGILL or a fault; the probes depend on that and are taken out", s.PID)
+				return
+			}
+		}
+	}
+}
+
+// timer is an interval probe.
+type timer struct {
+	probe int
+	every time.Duration
+	next  time.Time
+}
+
+func newTimers(script *lang.Script, now time.Time) []*timer {
+	var out []*timer
+	for i := range script.Probes {
+		if script.Probes[i].Kind != lang.Interval {
+			continue
+		}
+		for _, a := range script.Probes[i].Attach {
+			out = append(out, &timer{i, a.Every, now.Add(a.Every)})
+		}
+	}
+	return out
+}
+
+// runTimers runs the intervals that are due. One that was missed is not made up
+// for, but for the next one's time.
+func (s *Session) runTimers(timers []*timer, now time.Time) {
+	for _, t := range timers {
+		if s.stopped || now.Before(t.next) {
+			continue
+		}
+		for !now.Before(t.next) {
+			t.next = t.next.Add(t.every)
+		}
+		if err := s.machine.Run(s.programs[t.probe], nil); err != nil {
+			s.config.Warn("interval: %v", err)
+		}
+	}
+}
+
+// runKind runs the programs of BEGIN or END.
+func (s *Session) runKind(k lang.ProbeKind) error {
+	for i := range s.config.Script.Probes {
+		if s.config.Script.Probes[i].Kind != k || s.stopped && k == lang.Begin {
+			continue
+		}
+		if err := s.machine.Run(s.programs[i], nil); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// drain handles the events that are due.
+func (s *Session) drain(all bool) {
+	for _, r := range s.target.Arena().Drain(all) {
+		s.event(r.Payload)
+	}
+}
+
+// ownEvent takes an event of a program that runs in the tracer. Events of the
+// target that came before it are handled first.
+func (s *Session) ownEvent(payload []byte) bool {
+	s.event(payload)
+	return true
+}
+
+func (s *Session) event(payload []byte) {
+	a, values, err := s.config.Script.Event(payload)
+	if err != nil {
+		s.config.Warn("%v: the target wrote over its ring", err)
+		return
+	}
+	switch a.Kind {
+	case lang.Printf, lang.PrintValue:
+		s.config.Sink.Printf(a, values)
+	case lang.PrintMap:
+		s.printMap(a.Map, a.Top, a.Div)
+	case lang.Clear:
+		s.views[a.Map].clear(s.target.Arena().Entries(a.Map))
+	case lang.Zero:
+		s.views[a.Map].zero(s.target.Arena().Entries(a.Map))
+	case lang.Exit:
+		s.stopped = true
+		if len(values) > 0 {
+			s.status = int(int32(values[0].Int))
+		}
+	}
+}
+
+func (s *Session) printMap(i int, top, div uint32) {
+	s.config.Sink.PrintMap(&s.config.Script.Maps[i], s.Entries(i), top, div)
+}
+
+// Entries is what map number i holds for the script.
+func (s *Session) Entries(i int) []arena.Entry {
+	return s.views[i].see(s.target.Arena().Entries(i))
+}
+
+// reportLosses says what was lost, if anything.
+func (s *Session) reportLosses() {
+	l := s.target.Arena().Losses()
+	for _, loss := range []struct {
+		n    uint64
+		what string
+	}{
+		{l.Events, "events were lost because a thread's ring was full"},
+		{l.Runs, "runs of a program were lost because another one was under way in a signal handler, or the thread had no slot"},
+		{l.Updates, "updates were lost because a map was full (max_map_keys)"},
+		{l.Corrupt, "events were lost because the target wrote over its ring"},
+	} {
+		if loss.n > 0 {
+			s.config.Warn("%d %s", loss.n, loss.what)
+		}
+	}
+}

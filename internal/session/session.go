@@ -1,0 +1,365 @@
+// Package session runs a script on a process: it resolves the script's probes,
+// has the target prepared, armed and let go, polls what the programs leave in
+// the arena, and takes everything out again.
+//
+// A Session is used by one goroutine. Attach or Launch returns it armed, with
+// the target running untraced; Run returns when the script, the target or the
+// context ends it; Close restores the target, whatever happened. Between the two
+// only the arena is read. Results go to a Sink.
+package session
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"syscall"
+	"time"
+
+	"trapless/internal/abi"
+	"trapless/internal/arena"
+	"trapless/internal/bpf"
+	"trapless/internal/inject"
+	"trapless/internal/lang"
+	"trapless/internal/proc"
+	"trapless/internal/ptrace"
+	"trapless/internal/unix"
+)
+
+// Sink takes a session's results, in their order.
+type Sink interface {
+	// Printf prints values by an action's format; for PrintValue there is one.
+	Printf(a *lang.Action, values []lang.Value)
+	// PrintMap prints a map: the last top entries, all if it is 0, with their
+	// values divided by div, if that is not 0.
+	PrintMap(m *lang.Map, entries []arena.Entry, top, div uint32)
+}
+
+// Config is what a session is made from.
+type Config struct {
+	Script *lang.Script
+	Sink   Sink
+	Warn   func(format string, args ...any) // what the user should know
+	Log    func(format string, args ...any) // what is done; may be nil
+}
+
+// Session is a script on a process.
+type Session struct {
+	PID int
+
+	config   Config
+	programs []*bpf.Verified // by probe
+	tracer   *ptrace.Tracer
+	group    *ptrace.Group
+	target   *inject.Target
+	launched bool
+	pidfd    int
+
+	views   []view // by map
+	machine *bpf.Machine
+	refused []Refused
+	sites   int
+	stopped bool // by exit()
+	status  int  // that exit() was given
+	armed   bool
+}
+
+// Timeouts of what is done to a target.
+const (
+	attachTime = 20 * time.Second
+	detachTime = 20 * time.Second
+)
+
+// ErrNothing: not one site could be probed.
+var ErrNothing = errors.New("nothing can be probed")
+
+// newSession verifies the programs: nothing that is not verified gets near a
+// target.
+func newSession(c Config) (*Session, error) {
+	s := &Session{config: c, pidfd: -1, views: make([]view, len(c.Script.Maps))}
+	if s.config.Log == nil {
+		s.config.Log = func(string, ...any) {}
+	}
+	for i := range c.Script.Probes {
+		v, err := bpf.Validate(c.Script.Probes[i].Prog)
+		if err != nil {
+			return nil, fmt.Errorf("program of %s: %w", c.Script.Probes[i].Text, err)
+		}
+		s.programs = append(s.programs, v)
+	}
+	return s, nil
+}
+
+// Attach starts a session on a running process. On an error the process is as it
+// was.
+func Attach(ctx context.Context, pid int, c Config) (*Session, error) {
+	s, err := newSession(c)
+	if err != nil {
+		return nil, err
+	}
+	s.PID = pid
+	if err := proc.Check(pid); err != nil {
+		return nil, err
+	}
+	windows, err := s.plan()
+	if err != nil {
+		return nil, err
+	}
+	if s.tracer, err = ptrace.Start(); err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, attachTime)
+	defer cancel()
+	if s.group, err = s.tracer.Seize(ctx, pid); err != nil {
+		return nil, errors.Join(err, s.Close())
+	}
+	if err := s.start(ctx, windows); err != nil {
+		return nil, errors.Join(err, s.Close())
+	}
+	return s, nil
+}
+
+// Launch starts a program and a session on it before its main function runs.
+func Launch(ctx context.Context, cmd *ptrace.Command, c Config) (*Session, error) {
+	s, err := newSession(c)
+	if err != nil {
+		return nil, err
+	}
+	if s.tracer, err = ptrace.Start(); err != nil {
+		return nil, err
+	}
+	within, cancel := context.WithTimeout(ctx, attachTime)
+	defer cancel()
+	if s.group, err = s.tracer.Launch(within, cmd); err != nil {
+		return nil, errors.Join(err, s.Close())
+	}
+	s.launched, s.PID = true, s.group.PID
+	windows, err := s.plan()
+	if err == nil {
+		err = s.start(within, windows)
+	}
+	if err != nil {
+		s.kill()
+		return nil, errors.Join(err, s.Close())
+	}
+	return s, nil
+}
+
+// kill ends a program that we started and that nobody wants any more.
+func (s *Session) kill() {
+	if s.launched {
+		_ = syscall.Kill(s.PID, syscall.SIGKILL)
+	}
+}
+
+// plan resolves the probes and plans their windows from files alone.
+func (s *Session) plan() ([]planned, error) {
+	ms, err := readModules(s.PID)
+	if err != nil {
+		return nil, err
+	}
+	defer ms.Close()
+	began := time.Now()
+	sites, err := resolve(ms, s.config.Script)
+	if err != nil {
+		return nil, err
+	}
+	windows, refused, err := planSites(ms, sites)
+	if err != nil {
+		return nil, err
+	}
+	s.refused = refused
+	s.config.Log("planned %d of %d sites in %.1f ms", len(windows), len(sites), ms1(time.Since(began)))
+	return windows, s.checkRefusals(len(windows))
+}
+
+// checkRefusals reports refusals; it is an error if nothing is left.
+func (s *Session) checkRefusals(left int) error {
+	if len(s.refused) == 0 {
+		return nil
+	}
+	if left == 0 {
+		r := s.refused[0]
+		if len(s.refused) == 1 {
+			return fmt.Errorf("%s cannot be probed: %s: %s", r.Name, r.Reason, r.Detail)
+		}
+		return fmt.Errorf("%w: %d sites were refused, the first, %s, because: %s: %s", ErrNothing, len(s.refused), r.Name, r.Reason, r.Detail)
+	}
+	for i, r := range s.refused {
+		if i == maxWarnings {
+			s.config.Warn("... and %d more sites are not probed", len(s.refused)-i)
+			break
+		}
+		s.config.Warn("%s is not probed: %s: %s", r.Name, r.Reason, r.Detail)
+	}
+	return nil
+}
+
+const maxWarnings = 10
+
+// start prepares the target, runs BEGIN, arms, and lets the target go.
+func (s *Session) start(ctx context.Context, windows []planned) error {
+	var err error
+	if s.pidfd, err = unix.PidfdOpen(s.PID); err != nil {
+		return fmt.Errorf("process %d: pidfd_open: %w", s.PID, err)
+	}
+	layout, err := s.layout(len(windows))
+	if err != nil {
+		return err
+	}
+	if s.target, err = inject.Open(ctx, s.group, layout); err != nil {
+		return err
+	}
+	s.machine = &bpf.Machine{Arena: s.target.Arena().Mem(), Layout: layout, Slot: abi.SlotTracer,
+		TGID: uint32(s.PID), Event: s.ownEvent}
+	if err := s.runKind(lang.Begin); err != nil {
+		return err
+	}
+	if !s.stopped {
+		if err := s.arm(ctx, windows); err != nil {
+			return err
+		}
+	}
+	err = s.group.Detach(ctx)
+	s.logPauses()
+	return err
+}
+
+// arm writes the detours and applies them.
+func (s *Session) arm(ctx context.Context, windows []planned) error {
+	var reqs []inject.Request
+	names := map[abi.Addr]string{}
+	for _, w := range windows {
+		r := inject.Request{Window: w.window}
+		for _, i := range w.probes {
+			r.Programs = append(r.Programs, s.programs[i])
+		}
+		reqs = append(reqs, r)
+		names[w.addr] = w.name
+	}
+	_, refusals, err := s.target.Place(ctx, reqs)
+	if err != nil {
+		return err
+	}
+	more, err := s.target.Arm(ctx)
+	if err != nil {
+		return err
+	}
+	s.refused = nil
+	for _, r := range append(refusals, more...) {
+		s.refused = append(s.refused, Refused{names[r.Site], r.Reason, r.Detail})
+	}
+	s.armed, s.sites = true, len(s.target.Detours())
+	for _, d := range s.target.Detours() {
+		s.config.Log("%s: %s of %d bytes at %s, detour of %d bytes at %s", names[d.Window.Site], d.Window.Tactic, d.Window.Len, d.Window.Start, d.Size, d.At)
+	}
+	return s.checkRefusals(s.sites)
+}
+
+// layout sizes the arena.
+func (s *Session) layout(sites int) (*abi.Layout, error) {
+	threads, err := proc.Threads(s.PID)
+	if err != nil {
+		return nil, err
+	}
+	c := abi.Config{Threads: len(threads), Maps: s.config.Script.MapSpecs(), JournalSize: journalBase}
+	for need := uint64(sites) * journalPerSite; c.JournalSize < 2*need; {
+		c.JournalSize *= 2
+	}
+	if len(s.config.Script.Actions) > 0 {
+		c.RingSize = ringSize
+	}
+	return abi.NewLayout(c)
+}
+
+const (
+	journalBase    = 1 << 20 // bytes; pages that are not used cost nothing
+	journalPerSite = 256
+	ringSize       = 64 << 10 // bytes for each thread
+)
+
+// Wait waits for the end of a program that Launch started. Call it after Run and
+// before Close.
+func (s *Session) Wait(ctx context.Context) (syscall.WaitStatus, error) {
+	if !s.launched {
+		panic("BUG: Wait for a process that was not launched")
+	}
+	return s.group.Wait(ctx)
+}
+
+// Sites is the number of sites that are probed.
+func (s *Session) Sites() int { return s.sites }
+
+// Status is what the script gave to exit().
+func (s *Session) Status() int { return s.status }
+
+// Pauses are the times for which the whole target was stopped.
+func (s *Session) Pauses() []time.Duration { return s.group.Pauses() }
+
+func (s *Session) logPauses() {
+	for _, p := range s.group.Pauses() {
+		s.config.Log("the target was stopped for %.2f ms", ms1(p))
+	}
+	if ok, why := s.tracer.Realtime(); !ok {
+		s.config.Log("%s", why)
+	}
+}
+
+func ms1(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
+
+// Close takes everything out of the target and lets go of it. It is safe at any
+// moment, also after an error, and does nothing the second time.
+func (s *Session) Close() error {
+	if s.tracer == nil {
+		return nil
+	}
+	err := s.disarm()
+	if s.target != nil {
+		err = errors.Join(err, s.target.Close())
+	}
+	if s.group != nil {
+		ctx, cancel := context.WithTimeout(context.Background(), detachTime)
+		defer cancel()
+		if derr := s.group.Detach(ctx); derr != nil && !gone(derr) {
+			err = errors.Join(err, derr)
+		}
+		_ = s.group.Close() // a descriptor for reading
+	}
+	s.tracer.Close()
+	s.tracer = nil
+	if s.pidfd >= 0 {
+		_ = unix.Close(s.pidfd)
+	}
+	return err
+}
+
+// gone reports whether an error says that the target has ended.
+func gone(err error) bool {
+	return errors.Is(err, ptrace.ErrGone) || errors.Is(err, ptrace.ErrExec) || errors.Is(err, proc.ErrNoProcess) || errors.Is(err, proc.ErrZombie)
+}
+
+// disarm attaches again and takes the probes out.
+func (s *Session) disarm() error {
+	if !s.armed {
+		return nil
+	}
+	s.armed = false
+	ctx, cancel := context.WithTimeout(context.Background(), detachTime)
+	defer cancel()
+	if !s.target.Mem().Alive() {
+		return nil
+	}
+	err := s.group.Seize(ctx)
+	if err == nil {
+		err = s.target.Disarm(ctx)
+	}
+	if err == nil {
+		err = s.group.Detach(ctx)
+	}
+	if err != nil && gone(err) {
+		return nil
+	}
+	if err != nil {
+		err = fmt.Errorf("taking the probes out: %w; run: trapless clean -p %d", err, s.PID)
+	}
+	return err
+}
