@@ -98,6 +98,7 @@ func (c *Collector) Warnf(at Span, format string, args ...any) *Diagnostic {
 }
 
 func (c *Collector) add(sev Severity, at Span, message string) *Diagnostic {
+	message = printable(message) // it may quote the text
 	d := &Diagnostic{Severity: sev, Source: c.Source, Span: at, Message: message}
 	key := seenKey{at, message}
 	if c.seen[key] || c.Full() {

@@ -1,0 +1,215 @@
+package lang
+
+import (
+	"trapless/internal/abi"
+	"trapless/internal/diag"
+)
+
+// variable is a scratch variable.
+type variable struct {
+	name     string
+	decl     diag.Span
+	typ      Type // None as long as no value is known
+	fixed    bool // the type was declared
+	assigned bool
+	uses     int
+}
+
+// mapInfo is what is known about a map.
+type mapInfo struct {
+	name    string // without the '@'
+	number  int
+	first   diag.Span // where it was first assigned
+	agg     Agg
+	signed  bool
+	keys    []Type
+	entries int // from a declaration, else 0
+}
+
+// checker gives every expression a type. Types of variables and of keys depend
+// on all assignments, so it goes over the script until nothing changes, and
+// then once more to report what is wrong.
+type checker struct {
+	diags   *diag.Collector
+	opts    *Options
+	maps    map[string]*mapInfo
+	order   []*mapInfo
+	config  config
+	changed bool
+	final   bool // this pass reports
+
+	probe  *probeNode
+	scopes []map[string]*variable
+}
+
+// config is what the config block says.
+type config struct {
+	maxMapKeys      int
+	printMapsOnExit bool
+}
+
+// maxPasses bounds the passes over a script. Each pass in which something
+// changes makes a type larger, so only long chains of variables need many.
+const maxPasses = 100
+
+// check types the whole script.
+func check(n *scriptNode, diags *diag.Collector, opts *Options) *checker {
+	c := &checker{diags: diags, opts: opts, maps: make(map[string]*mapInfo)}
+	c.settings(n)
+	for range maxPasses {
+		c.changed = false
+		c.diags = &diag.Collector{Source: diags.Source}
+		c.script(n)
+		if !c.changed {
+			break
+		}
+	}
+	c.diags, c.final = diags, true
+	c.script(n)
+	return c
+}
+
+func (c *checker) script(n *scriptNode) {
+	for _, p := range n.probes {
+		c.probe = p
+		c.scopes = []map[string]*variable{{}}
+		if p.predicate != nil {
+			c.condition(p.predicate)
+		}
+		c.block(p.body)
+	}
+}
+
+// settings reads the config block and the map declarations.
+func (c *checker) settings(n *scriptNode) {
+	c.config = config{maxMapKeys: c.opts.MaxMapKeys, printMapsOnExit: true}
+	if c.config.maxMapKeys == 0 {
+		c.config.maxMapKeys = DefaultMaxMapKeys
+	}
+	for _, s := range n.config {
+		c.setting(s)
+	}
+	for _, d := range n.decls {
+		switch {
+		case d.kind != "percpuhash":
+			what := "maps of the kind " + d.kind
+			if !mapKinds[d.kind] {
+				c.diags.Errorf(d.kindSpan, "unknown kind of map '%s'", d.kind).Hint("use percpuhash")
+				continue
+			}
+			c.diags.Errorf(d.kindSpan, "not supported yet: %s", what).Hint("use percpuhash for count() and sum()")
+		case d.entries == 0 || d.entries > maxEntries:
+			c.diags.Errorf(d.span, "a map has between 1 and %d entries", maxEntries)
+		case c.maps[d.name] != nil:
+			c.diags.Errorf(d.nameSpan, "@%s is declared twice", d.name)
+		default:
+			c.maps[d.name] = &mapInfo{name: d.name, number: -1, entries: int(d.entries)}
+		}
+	}
+}
+
+var mapKinds = set("hash lruhash percpuhash percpulruhash")
+
+// maxEntries is the largest number of entries of a map (see abi.NewLayout).
+const maxEntries = 1 << 24
+
+// otherSettings are settings of bpftrace that do not exist here.
+var otherSettings = set(`cache_user_symbols cpp_demangle lazy_symbolication license log_size max_bpf_progs
+	max_cat_bytes max_probes max_strlen on_stack_limit perf_rb_pages stack_mode str_trunc_trailer missing_probes
+	use_blazesym show_debug_info unstable_map_decl unstable_import unstable_tseries unstable_typeinfo
+	unstable_dw_ustack`)
+
+func (c *checker) setting(s *configNode) {
+	switch name := settingName(s.name); {
+	case name == "max_map_keys":
+		if s.value.kind != tokInt || s.value.value == 0 || s.value.value > maxEntries {
+			c.diags.Errorf(s.value.span, "max_map_keys is a number from 1 to %d", maxEntries)
+			return
+		}
+		c.config.maxMapKeys = int(s.value.value)
+	case name == "print_maps_on_exit":
+		on, ok := truth(s.value)
+		if !ok {
+			c.diags.Errorf(s.value.span, "print_maps_on_exit is true or false")
+		}
+		c.config.printMapsOnExit = on
+	case otherSettings[name]:
+		c.diags.Errorf(s.span, "not supported yet: the setting %s", name)
+	default:
+		d := c.diags.Errorf(s.span, "unknown setting '%s'", s.name)
+		if near := nearest(name, set("max_map_keys print_maps_on_exit")); near != "" {
+			d.Hint("did you mean %s?", near)
+		}
+	}
+}
+
+// truth reads true, false, 1 or 0.
+func truth(t token) (on, ok bool) {
+	switch {
+	case t.kind == tokIdent && t.text == "true", t.kind == tokInt && t.value == 1:
+		return true, true
+	case t.kind == tokIdent && t.text == "false", t.kind == tokInt && t.value == 0:
+		return false, true
+	}
+	return false, false
+}
+
+// push and pop a scope.
+func (c *checker) push() { c.scopes = append(c.scopes, map[string]*variable{}) }
+func (c *checker) pop()  { c.scopes = c.scopes[:len(c.scopes)-1] }
+
+// find looks a variable up.
+func (c *checker) find(name string) *variable {
+	for i := len(c.scopes) - 1; i >= 0; i-- {
+		if v := c.scopes[i][name]; v != nil {
+			return v
+		}
+	}
+	return nil
+}
+
+// declare makes a variable of the current scope for the name at v, which keeps
+// it from pass to pass.
+func (c *checker) declare(v *varExpr) *variable {
+	if v.sym == nil {
+		v.sym = &variable{name: v.name, decl: v.span}
+	}
+	v.sym.assigned, v.sym.uses = false, 0
+	c.scopes[len(c.scopes)-1][v.name] = v.sym
+	return v.sym
+}
+
+// widen makes a variable hold values of the type too.
+func (c *checker) widen(v *variable, t Type) bool {
+	if v.fixed || t.Kind == bad {
+		return v.typ.Kind == t.Kind || t.Kind == bad
+	}
+	now := t
+	if v.typ.Kind != None {
+		var ok bool
+		if now, ok = promote(v.typ, t); !ok {
+			return false
+		}
+	}
+	if now != v.typ {
+		v.typ, c.changed = now, true
+	}
+	return true
+}
+
+// buildMaps numbers the maps that are used and fixes how they lie in memory.
+func (c *checker) buildMaps() []Map {
+	var out []Map
+	for _, m := range c.order {
+		m.number = len(out)
+		spec := abi.MapSpec{Name: "@" + m.name, Kind: abi.PerSlotArray, KeySize: 4, ValueSize: m.agg.cellSize(), MaxEntries: 1}
+		if len(m.keys) > 0 {
+			spec.Kind, spec.KeySize, spec.MaxEntries = abi.PerSlotHash, 8*len(m.keys), c.config.maxMapKeys
+			if m.entries != 0 {
+				spec.MaxEntries = m.entries
+			}
+		}
+		out = append(out, Map{Name: spec.Name, Spec: spec, Agg: m.agg, Signed: m.signed, Keys: m.keys})
+	}
+	return out
+}

@@ -1,0 +1,263 @@
+package lang
+
+import (
+	"fmt"
+	"math"
+	"strconv"
+)
+
+// arity is how many arguments a function takes.
+type arity struct{ min, max int }
+
+// functions that are supported. Those of aggregations stand only where a map
+// is assigned.
+var functions = map[string]*arity{
+	"clear":  {1, 1},
+	"count":  {0, 0},
+	"exit":   {0, 1},
+	"print":  {1, 3},
+	"printf": {1, math.MaxInt},
+	"str":    {1, 2},
+	"sum":    {1, 1},
+	"zero":   {1, 1},
+}
+
+// call types a call.
+func (c *checker) call(x *callExpr) Type {
+	f := functions[x.name]
+	if f == nil {
+		return c.otherCall(x)
+	}
+	if agg := aggregations[x.name]; agg != 0 {
+		c.values(x.args)
+		c.diags.Errorf(x.span, "%s() must be assigned to a map", x.name).Hint("as in @name = %s", c.diags.Source.Slice(x.span))
+		return badType
+	}
+	if n := len(x.args); n < f.min || n > f.max {
+		c.values(x.args)
+		c.arity(x, f.min, f.max)
+		return badType
+	}
+	switch x.name {
+	case "printf":
+		c.printf(x)
+	case "print":
+		return c.print(x)
+	case "clear", "zero":
+		c.wholeMap(x)
+	case "exit":
+		if len(x.args) == 1 {
+			if t := c.value(x.args[0]); t.Kind != Int && t.Kind != bad {
+				c.diags.Errorf(x.args[0].base().span, "the exit status is an integer, this is %s", t.a())
+			}
+		}
+	case "str":
+		return c.str(x)
+	}
+	return noneType
+}
+
+// otherCall is a call of what is no supported function.
+func (c *checker) otherCall(x *callExpr) Type {
+	isBuiltin := x.name == builtinPid || isArgName(x.name)
+	switch {
+	case isBuiltin && len(x.args) == 0 && x.name == builtinPid:
+		return c.builtin(x.name, x.base())
+	case x.name == builtinPid:
+		c.diags.Errorf(x.span, "not supported yet: pid() with an argument")
+		return badType
+	case isBuiltin:
+		c.diags.Errorf(x.span, "%s is no function", x.name).Hint("write %s", x.name)
+		return badType
+	}
+	switch {
+	case kernelNames[x.name]:
+		c.diags.Errorf(x.nameAt, "%s() is about the kernel, trapless probes user space only", x.name)
+	case unsupportedFunctions[x.name] || unsupportedBuiltins[x.name]:
+		c.diags.Errorf(x.nameAt, "not supported yet: %s()", x.name)
+	default:
+		c.values(x.args)
+		d := c.diags.Errorf(x.nameAt, "unknown function '%s'", x.name)
+		if near := nearest(x.name, functions); near != "" {
+			d.Hint("did you mean %s()?", near)
+		}
+	}
+	return badType
+}
+
+// values types arguments for the errors that are in them.
+func (c *checker) values(args []expr) {
+	for _, a := range args {
+		if m, ok := a.(*mapExpr); ok {
+			c.mapKeys(m)
+			continue
+		}
+		c.value(a)
+	}
+}
+
+// arity reports a wrong number of arguments.
+func (c *checker) arity(x *callExpr, least, most int) {
+	want := fmt.Sprint(least)
+	switch {
+	case most == math.MaxInt:
+		want = "at least " + want
+	case most != least:
+		want = fmt.Sprintf("%d to %d", least, most)
+	}
+	noun := "arguments"
+	if want == "1" || want == "at least 1" {
+		noun = "argument"
+	}
+	if want == "0" {
+		want = "no"
+	}
+	c.diags.Errorf(x.span, "%s() takes %s %s, not %d", x.name, want, noun, len(x.args))
+}
+
+// usedMap checks a map that a call names as a whole, and finds it.
+func (c *checker) usedMap(m *mapExpr) *mapInfo {
+	info := c.maps[m.name]
+	if info == nil || info.agg == 0 {
+		d := c.diags.Errorf(m.span, "undefined map @%s", m.name)
+		if near := nearest(m.name, c.maps); near != "" {
+			d.Hint("did you mean @%s?", near)
+		} else {
+			d.Hint("no probe assigns to it")
+		}
+		return nil
+	}
+	return info
+}
+
+// wholeMap checks the argument of clear and zero.
+func (c *checker) wholeMap(x *callExpr) {
+	m, ok := x.args[0].(*mapExpr)
+	switch {
+	case !ok:
+		if c.expr(x.args[0]).Kind != bad {
+			c.diags.Errorf(x.args[0].base().span, "%s() takes a map", x.name)
+		}
+	case m.indexed:
+		c.mapKeys(m)
+		c.diags.Errorf(m.span, "%s() takes a whole map", x.name).Hint("write %s(@%s)", x.name, m.name)
+	default:
+		c.usedMap(m)
+	}
+}
+
+func (c *checker) print(x *callExpr) Type {
+	m, ok := x.args[0].(*mapExpr)
+	switch {
+	case ok && m.indexed:
+		c.mapKeys(m)
+		c.values(x.args[1:])
+		c.diags.Errorf(m.span, "not supported yet: printing one entry of a map").Hint("print(@%s) prints all", m.name)
+		return badType
+	case ok:
+		c.usedMap(m)
+		for i, a := range x.args[1:] {
+			c.limit(a, []string{"number of entries", "divisor"}[i])
+		}
+		return noneType
+	case len(x.args) > 1:
+		c.values(x.args)
+		c.diags.Errorf(x.args[1].base().span, "only a map is printed with a number of entries and a divisor")
+		return badType
+	}
+	return c.printable(x.args[0])
+}
+
+func (c *checker) printable(x expr) Type {
+	if c.value(x).Kind == bad {
+		return badType
+	}
+	return noneType
+}
+
+// limit checks a literal argument of print.
+func (c *checker) limit(x expr, what string) {
+	t := c.value(x)
+	if t.Kind == bad {
+		return
+	}
+	con := x.base().con
+	if t.Kind != Int || !con.literal || x.base().negative() || con.u > math.MaxUint32 {
+		c.diags.Errorf(x.base().span, "the %s is an integer literal from 0 to %d", what, uint32(math.MaxUint32))
+	}
+}
+
+// printf checks arguments against the format.
+func (c *checker) printf(x *callExpr) {
+	for _, a := range x.args[1:] {
+		c.value(a)
+	}
+	format := x.args[0].base()
+	if c.value(x.args[0]).Kind == bad {
+		return
+	}
+	if format.typ.Kind != String {
+		d := c.diags.Errorf(format.span, "the format is a string, this is %s", format.typ.a())
+		if p, ok := x.args[0].(*paramExpr); ok {
+			d.Hint("str($%s) takes the parameter as a string", p.number)
+		}
+		return
+	}
+	f, stray := parseFormat(format.con.s)
+	if stray {
+		c.diags.Warnf(format.span, "a '%%' starts no conversion and is printed as it is").Hint("write %%%% for a '%%'")
+	}
+	for _, conv := range f.Conv {
+		if why := conv.unusable(); why != "" {
+			c.diags.Errorf(format.span, "%s", why)
+			return
+		}
+	}
+	args := x.args[1:]
+	switch {
+	case len(args) < len(f.Conv):
+		c.diags.Errorf(x.span, "the format has %d conversions, and there are %d values", len(f.Conv), len(args))
+	case len(args) > len(f.Conv):
+		at := args[len(f.Conv)].base().span.To(args[len(args)-1].base().span)
+		c.diags.Errorf(at, "the format has %d conversions, and there are %d values", len(f.Conv), len(args))
+	default:
+		for i, conv := range f.Conv {
+			if why := conv.problem(b2t(args[i])); why != "" {
+				c.diags.Errorf(args[i].base().span, "%s", why)
+			}
+		}
+	}
+}
+
+// str makes a string of a parameter or a literal; of a parameter that is not
+// given, the empty one.
+func (c *checker) str(x *callExpr) Type {
+	if c.value(x.args[0]).Kind == bad {
+		return badType
+	}
+	b := x.args[0].base()
+	text := b.con.s
+	if p, ok := x.args[0].(*paramExpr); ok {
+		n, _, _ := digits(p.number, 10)
+		text = ""
+		if n >= 1 && n <= uint64(len(c.opts.Params)) {
+			text = c.opts.Params[n-1]
+		}
+	} else if !b.con.literal {
+		c.diags.Errorf(x.span, "not supported yet: reading a string from memory").
+			Hint("str() takes a parameter such as $1, or a literal")
+		return badType
+	} else if b.typ.Kind == Int {
+		text = literalText(b)
+	} else if b.typ.Kind == Bool {
+		text = strconv.FormatBool(b.con.u != 0)
+	}
+	if len(x.args) == 2 {
+		c.limit(x.args[1], "length")
+		if n := x.args[1].base().con; n.literal && uint64(len(text)) > n.u {
+			text = text[:n.u]
+		}
+	}
+	x.setString(text)
+	return stringType
+}

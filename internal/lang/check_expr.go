@@ -1,0 +1,327 @@
+package lang
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+
+	"trapless/internal/bpf"
+	"trapless/internal/diag"
+)
+
+// value types an expression that must have a value.
+func (c *checker) value(x expr) Type {
+	t := c.expr(x)
+	if t.Kind == None {
+		b := x.base()
+		what := "this"
+		if call, ok := x.(*callExpr); ok {
+			what = call.name + "()"
+		}
+		c.diags.Errorf(b.span, "%s has no value", what)
+		b.typ = badType
+	}
+	return b2t(x)
+}
+
+func b2t(x expr) Type { return x.base().typ }
+
+// expr types an expression.
+func (c *checker) expr(x expr) Type {
+	b := x.base()
+	b.con = constant{}
+	switch x := x.(type) {
+	case *intExpr:
+		b.setLiteral(literalType(x.value), x.value)
+	case *boolExpr:
+		b.setLiteral(boolType, b2u(x.value))
+	case *strExpr:
+		b.setString(x.value)
+	case *paramCountExpr:
+		n := uint64(len(c.opts.Params))
+		b.setLiteral(literalType(n), n)
+	case *paramExpr:
+		c.param(x)
+	case *nameExpr:
+		b.typ = c.builtin(x.name, b)
+	case *varExpr:
+		c.variable(x)
+	case *mapExpr:
+		c.mapKeys(x)
+		c.diags.Errorf(b.span, "not supported yet: reading a map").Hint("print(@%s) prints it", x.name)
+		b.typ = badType
+	case *callExpr:
+		b.typ = c.call(x)
+	case *unaryExpr:
+		c.unary(x)
+	case *binaryExpr:
+		c.value(x.x)
+		c.value(x.y)
+		b.typ = c.binaryType(x.op, x.opAt, x.x, x.y)
+		c.foldBinary(x)
+	case *condExpr:
+		c.cond(x)
+	case *castExpr:
+		c.cast(x)
+	case *incExpr:
+		c.increment(x)
+	case *tupleExpr:
+		for _, e := range x.elems {
+			c.value(e)
+		}
+		c.diags.Errorf(b.span, "not supported yet: tuples")
+		b.typ = badType
+	case *badExpr:
+		b.typ = badType
+	}
+	return b.typ
+}
+
+func (b *exprBase) setLiteral(t Type, u uint64) {
+	b.typ, b.con = t, constant{known: true, literal: true, u: u}
+}
+
+func (b *exprBase) setString(s string) {
+	b.typ, b.con = stringType, constant{known: true, literal: true, s: s}
+}
+
+// literalText is a literal as an error message shows it.
+func literalText(b *exprBase) string {
+	switch {
+	case b.typ.Kind == String:
+		return strconv.Quote(b.con.s)
+	case b.typ.Signed:
+		return fmt.Sprint(int64(b.con.u))
+	}
+	return fmt.Sprint(b.con.u)
+}
+
+// param is a parameter of the script: an integer if it reads as one, else a
+// string; 0 if it was not given.
+func (c *checker) param(x *paramExpr) {
+	n, _, err := digits(x.number, 10)
+	if err != nil || n == 0 {
+		c.diags.Errorf(x.span, "parameters are numbered from $1")
+		x.typ = badType
+		return
+	}
+	if n > uint64(len(c.opts.Params)) {
+		c.diags.Warnf(x.span, "parameter $%d was not given and counts as 0", n)
+		x.setLiteral(literalType(0), 0)
+		return
+	}
+	text := c.opts.Params[n-1]
+	positive, negative := strings.CutPrefix(text, "-")
+	u, err := parseInt(positive)
+	switch {
+	case text == "":
+		x.setLiteral(literalType(0), 0)
+	case err != nil || negative && u > 1<<63:
+		x.setString(text)
+	case negative && u > 0:
+		x.setLiteral(negativeType(-int64(u)), -u)
+	default:
+		x.setLiteral(literalType(u), u)
+	}
+}
+
+// builtin is a name that is no call.
+func (c *checker) builtin(name string, b *exprBase) Type {
+	switch {
+	case name == builtinPid:
+		return intType(4, false)
+	case isArgName(name):
+		return c.arg(name, b)
+	case kernelNames[name]:
+		c.diags.Errorf(b.span, "%s is about the kernel, trapless probes user space only", name)
+	case unsupportedBuiltins[name]:
+		c.diags.Errorf(b.span, "not supported yet: %s", name)
+	case functions[name] != nil || unsupportedFunctions[name]:
+		c.diags.Errorf(b.span, "%s is a function", name).Hint("call it: %s(...)", name)
+	default:
+		d := c.diags.Errorf(b.span, "unknown name '%s'", name)
+		if near := nearest(name, set("pid arg0 arg1 arg2 arg3 arg4 arg5 true false")); near != "" {
+			d.Hint("did you mean %s?", near)
+		} else if c.find(name) != nil {
+			d.Hint("did you mean $%s?", name)
+		}
+	}
+	return badType
+}
+
+// arg is an argument of the probed function.
+func (c *checker) arg(name string, b *exprBase) Type {
+	for _, a := range c.probe.attach {
+		if a.Kind != Uprobe {
+			c.diags.Errorf(b.span, "%s exists only in uprobes", name).Note(a.Span, "this is none")
+			return badType
+		}
+	}
+	n, err := strconv.Atoi(strings.TrimPrefix(name, "arg"))
+	if err != nil || n >= bpf.NumArgs {
+		c.diags.Errorf(b.span, "not supported yet: %s", name).
+			Hint("arg0 to arg%d are in registers, further ones on the stack", bpf.NumArgs-1)
+		return badType
+	}
+	return uint64Type
+}
+
+func (c *checker) variable(x *varExpr) {
+	v := c.find(x.name)
+	if v == nil {
+		c.undefined(x)
+		return
+	}
+	x.sym = v
+	v.uses++
+	if !v.assigned {
+		c.diags.Warnf(x.span, "$%s is used before it is assigned, and is 0", x.name).Note(v.decl, "declared here")
+	}
+	x.typ = v.typ
+	if v.typ.Kind == None { // declared, and no assignment was seen so far
+		x.typ = badType
+		if c.final {
+			v.typ, x.typ = int64Type, int64Type
+		}
+	}
+}
+
+func (c *checker) unary(x *unaryExpr) {
+	t := c.value(x.x)
+	switch {
+	case t.Kind == bad:
+		x.typ = badType
+	case x.op == '!' && t.isScalar():
+		x.typ = boolType
+	case t.Kind != Int:
+		c.diags.Errorf(x.span, "'%s' cannot be applied to %s", operatorText(x.op), t.a())
+		x.typ = badType
+	case t.Signed:
+		x.typ = int64Type
+	default:
+		x.typ = uint64Type
+	}
+	c.foldUnary(x)
+}
+
+// binaryType is the type of "x op y", whose operands have their types.
+func (c *checker) binaryType(op tokenKind, opAt diag.Span, x, y expr) Type {
+	a, b := b2t(x), b2t(y)
+	t := resultType(op, a, b)
+	if t.Kind == bad && a.Kind != bad && b.Kind != bad {
+		c.diags.Errorf(opAt, "'%s' cannot be applied to %s and %s", operatorText(op), a.a(), b.a())
+	}
+	return t
+}
+
+// resultType is the type of an operation on values of two types, bad if there
+// is no such operation.
+func resultType(op tokenKind, a, b Type) Type {
+	switch {
+	case a.Kind == bad || b.Kind == bad:
+		return badType
+	case a.Kind == String && b.Kind == String && (op == tokEq || op == tokNe):
+		return boolType
+	case !a.isScalar() || !b.isScalar():
+		return badType
+	case isCondition(op) || a.Kind == Bool && b.Kind == Bool:
+		return boolType
+	}
+	a, b = a.adapt(b), b.adapt(a)
+	if a.Signed || b.Signed || op == '-' {
+		return int64Type
+	}
+	return uint64Type
+}
+
+// isCondition reports whether the operator compares or connects truth values.
+func isCondition(op tokenKind) bool {
+	switch op {
+	case tokAndAnd, tokOrOr, tokEq, tokNe, '<', '>', tokLe, tokGe:
+		return true
+	}
+	return false
+}
+
+// adapt gives the type of a literal the sign of what it is combined with.
+func (t Type) adapt(other Type) Type {
+	if t.flexible && !other.flexible && other.Kind == Int {
+		t.Signed = other.Signed
+	}
+	return t
+}
+
+// signedComparison reports whether x and y are compared as signed values.
+func signedComparison(x, y Type) bool {
+	return x.adapt(y).Signed || y.adapt(x).Signed
+}
+
+func (c *checker) cond(x *condExpr) {
+	c.condition(x.cond)
+	a, b := c.value(x.x), c.value(x.y)
+	t, ok := promote(a, b)
+	if !ok {
+		c.diags.Errorf(x.span, "the branches are %s and %s", a.a(), b.a()).Hint("both must have one type")
+		t = badType
+	}
+	x.typ = t
+	cond := x.cond.base().con
+	switch {
+	case cond.known && t.Kind != bad:
+		branch := x.y.base()
+		if cond.u != 0 {
+			branch = x.x.base()
+		}
+		x.con = branch.con
+		x.con.literal = false
+	case t.Kind == String:
+		c.diags.Errorf(x.span, "not supported yet: choosing between strings at run time")
+		x.typ = badType
+	}
+}
+
+func (c *checker) cast(x *castExpr) {
+	t := c.value(x.x)
+	x.typ = x.to
+	switch {
+	case t.Kind == bad:
+		x.typ = badType
+	case !t.isScalar():
+		c.diags.Errorf(x.span, "%s cannot be cast to %s", t.a(), x.to)
+		x.typ = badType
+	}
+	if con := x.x.base().con; con.known && x.typ.Kind != bad {
+		x.con = constant{known: true, u: x.to.truncate(con.u)}
+	}
+}
+
+// increment types ++ and --.
+func (c *checker) increment(x *incExpr) {
+	v, ok := x.x.(*varExpr)
+	if !ok {
+		c.mapKeys(x.x.(*mapExpr))
+		c.diags.Errorf(x.span, "not supported yet: plain values in maps").
+			Hint("@name = count() counts, and needs no lock")
+		x.typ = badType
+		return
+	}
+	c.variable(v)
+	if v.typ.Kind == bad {
+		x.typ = badType
+		return
+	}
+	if v.typ.Kind != Int {
+		c.diags.Errorf(x.span, "'%s' cannot be applied to %s", operatorText(x.op), v.typ.a())
+		x.typ = badType
+		return
+	}
+	x.typ = uint64Type
+	if v.typ.Signed || x.op == tokDec {
+		x.typ = int64Type
+	}
+	if v.sym.fixed {
+		x.typ = v.sym.typ
+	}
+	c.widen(v.sym, x.typ)
+	v.typ = v.sym.typ
+}

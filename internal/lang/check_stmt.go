@@ -1,0 +1,279 @@
+package lang
+
+import (
+	"strings"
+
+	"trapless/internal/diag"
+)
+
+// settingName is a setting's name without what an environment variable has.
+func settingName(s string) string {
+	return strings.TrimPrefix(strings.ToLower(s), "bpftrace_")
+}
+
+func (c *checker) block(b *blockStmt) {
+	c.push()
+	defer c.pop()
+	for _, s := range b.stmts {
+		c.stmt(s)
+	}
+}
+
+func (c *checker) stmt(s stmt) {
+	switch s := s.(type) {
+	case *blockStmt:
+		c.block(s)
+	case *exprStmt:
+		c.exprStmt(s)
+	case *assignStmt:
+		c.assign(s)
+	case *declStmt:
+		c.decl(s)
+	case *ifStmt:
+		c.condition(s.cond)
+		c.stmt(s.then)
+		if s.els != nil {
+			c.stmt(s.els)
+		}
+	case *returnStmt:
+		if s.value != nil {
+			if t := c.value(s.value); t.Kind != Int && t.Kind != bad {
+				c.diags.Errorf(s.value.base().span, "a probe returns an integer, this is %s", t.a())
+			}
+		}
+	}
+}
+
+func (c *checker) exprStmt(s *exprStmt) {
+	if call, ok := s.x.(*callExpr); ok && !s.discard {
+		if t := c.expr(call); t.Kind == None || t.Kind == bad {
+			return
+		}
+	} else if c.value(s.x).Kind == bad || s.discard {
+		return
+	}
+	if _, ok := s.x.(*incExpr); !ok {
+		c.diags.Warnf(s.x.base().span, "the value is not used").Hint("write '_ = ...' if that is meant")
+	}
+}
+
+// condition checks what decides a branch.
+func (c *checker) condition(x expr) {
+	if t := c.value(x); !t.isScalar() {
+		c.diags.Errorf(x.base().span, "a condition is an integer or a bool, this is %s", t.a())
+	}
+}
+
+func (c *checker) decl(s *declStmt) *variable {
+	if old := c.find(s.v.name); old != nil {
+		c.diags.Errorf(s.v.span, "$%s was already declared", s.v.name).Note(old.decl, "here")
+		s.v.sym = old
+		return old
+	}
+	v := c.declare(s.v)
+	if s.typ.Kind != None {
+		v.typ, v.fixed = s.typ, true
+	}
+	return v
+}
+
+// assign checks an assignment to a variable or a map.
+func (c *checker) assign(s *assignStmt) {
+	if m, ok := s.target.(*mapExpr); ok {
+		c.assignMap(s, m)
+		return
+	}
+	target, ok := s.target.(*varExpr)
+	if !ok {
+		c.value(s.value)
+		return // a badExpr
+	}
+	t := c.value(s.value)
+	switch v := c.find(target.name); {
+	case s.decl != nil:
+		target.sym = c.decl(s.decl)
+	case s.op != 0:
+		if c.variable(target); v == nil {
+			return
+		}
+		t = c.binaryType(s.op, s.opAt, target, s.value)
+	case v != nil:
+		target.sym = v
+	default:
+		c.declare(target)
+	}
+	v := target.sym
+	v.assigned = true
+	v.uses++
+	c.store(v, s.value.base(), t, s.op == 0)
+	target.typ = v.typ
+}
+
+// store checks that a value of type t may be kept in v. Direct tells that the
+// value is x itself.
+func (c *checker) store(v *variable, x *exprBase, t Type, direct bool) {
+	if t.Kind == String {
+		c.diags.Errorf(x.span, "not supported yet: strings in variables")
+		t = badType
+	}
+	before := v.typ
+	if !c.widen(v, t) {
+		c.diags.Errorf(x.span, "$%s is %s, it cannot hold %s", v.name, before.a(), t.a()).Note(v.decl, "declared here")
+		return
+	}
+	if v.typ.Kind == None {
+		v.typ, c.changed = badType, true
+	}
+	if t.fits(v.typ) {
+		return
+	}
+	if direct && x.con.literal {
+		lost := v.typ.truncate(x.con.u) != x.con.u
+		if otherSign := v.typ.Signed != x.typ.Signed && x.con.u>>63 != 0; lost || otherSign {
+			c.diags.Errorf(x.span, "%s does not fit %s", literalText(x), v.typ.a()).
+				Hint("a cast, as in (%s)%s, cuts it", v.typ, literalText(x))
+		}
+		return
+	}
+	c.diags.Warnf(x.span, "%s is kept as %s, which may change it", t.a(), v.typ.a()).Hint("a cast makes that explicit")
+}
+
+// undefined reports a variable that is not there.
+func (c *checker) undefined(v *varExpr) {
+	d := c.diags.Errorf(v.span, "undefined variable $%s", v.name)
+	names := make(map[string]bool)
+	for _, scope := range c.scopes {
+		for name := range scope {
+			names[name] = true
+		}
+	}
+	if near := nearest(v.name, names); near != "" {
+		d.Hint("did you mean $%s?", near)
+	} else {
+		d.Hint("a variable exists from its first assignment to the end of the block around it")
+	}
+	v.typ = badType
+}
+
+// aggregations that a map can be assigned.
+var aggregations = map[string]Agg{"count": Count, "sum": Sum}
+
+// assignMap checks "@m[keys] = count()" and the like.
+func (c *checker) assignMap(s *assignStmt, m *mapExpr) {
+	call, isCall := s.value.(*callExpr)
+	agg, known := Agg(0), false
+	if isCall {
+		agg, known = aggregations[call.name]
+	}
+	if s.op != 0 || !known {
+		c.mapKeys(m)
+		c.valueOfMap(s, call)
+		return
+	}
+	keys := c.mapKeys(m)
+	arg := noneType
+	switch want := len(aggArgs[agg]); {
+	case len(call.args) != want:
+		c.arity(call, want, want)
+	case want == 1:
+		arg = c.value(call.args[0])
+		if arg.Kind != Int && arg.Kind != bad {
+			c.diags.Errorf(call.args[0].base().span, "%s() adds integers, this is %s", call.name, arg.a())
+		}
+	}
+	info := c.maps[m.name]
+	if info == nil || info.agg == 0 {
+		c.newMap(m, agg, keys)
+		info = c.maps[m.name]
+	}
+	if info.agg != agg {
+		c.diags.Errorf(s.span, "@%s holds %s(), it cannot hold %s()", m.name, info.agg, agg).Note(info.first, "assigned here")
+		return
+	}
+	if arg.Kind == Int && arg.Signed && !info.signed {
+		info.signed, c.changed = true, true
+	}
+	c.sameKeys(m, info, keys)
+}
+
+// aggArgs are the arguments of the aggregations.
+var aggArgs = map[Agg][]string{Count: nil, Sum: {"value"}}
+
+// valueOfMap reports an assignment to a map that is not an aggregation.
+func (c *checker) valueOfMap(s *assignStmt, call *callExpr) {
+	if call != nil && s.op == 0 && unsupportedFunctions[call.name] {
+		c.diags.Errorf(call.nameAt, "not supported yet: %s()", call.name)
+		return
+	}
+	if c.value(s.value).Kind != bad {
+		c.diags.Errorf(s.span, "not supported yet: plain values in maps").
+			Hint("a map can be assigned count() and sum(value)")
+	}
+}
+
+// mapKeys checks the parts of a key.
+func (c *checker) mapKeys(m *mapExpr) []Type {
+	var keys []Type
+	for _, k := range m.keys {
+		t := c.value(k)
+		if t.Kind == String {
+			c.diags.Errorf(k.base().span, "not supported yet: strings as keys")
+			t = badType
+		}
+		keys = append(keys, t)
+	}
+	if len(keys) > maxKeys {
+		at := m.keys[maxKeys].base().span.To(m.keys[len(keys)-1].base().span)
+		c.diags.Errorf(at, "a key has at most %d parts", maxKeys)
+		keys = keys[:maxKeys]
+	}
+	if m.indexed && len(keys) == 0 {
+		c.diags.Errorf(m.span, "not supported yet: empty tuples as keys")
+		keys = []Type{badType}
+	}
+	return keys
+}
+
+// maxKeys is the largest number of parts of a key (see abi.MapSpec).
+const maxKeys = 8
+
+func (c *checker) newMap(m *mapExpr, agg Agg, keys []Type) {
+	info := c.maps[m.name]
+	if info == nil {
+		info = &mapInfo{name: m.name}
+		c.maps[m.name] = info
+	}
+	info.first, info.agg, info.keys = m.span, agg, append([]Type(nil), keys...)
+	c.order = append(c.order, info)
+	c.changed = true
+}
+
+// sameKeys checks keys against those of other uses of the map.
+func (c *checker) sameKeys(m *mapExpr, info *mapInfo, keys []Type) {
+	switch {
+	case len(keys) == len(info.keys):
+	case len(info.keys) == 0:
+		c.keyError(m.span, info, "@%s has no keys", m.name)
+		return
+	case len(keys) == 0:
+		c.keyError(m.span, info, "@%s needs a key", m.name)
+		return
+	default:
+		c.keyError(m.span, info, "a key of @%s has %d parts, not %d", m.name, len(info.keys), len(keys))
+		return
+	}
+	for i, t := range keys {
+		now, ok := promote(info.keys[i], t)
+		if !ok {
+			c.keyError(m.keys[i].base().span, info, "this part of the key of @%s is %s, not %s", m.name, info.keys[i].a(), t.a())
+			continue
+		}
+		if now != info.keys[i] {
+			info.keys[i], c.changed = now, true
+		}
+	}
+}
+
+func (c *checker) keyError(at diag.Span, info *mapInfo, format string, args ...any) {
+	c.diags.Errorf(at, format, args...).Note(info.first, "as here")
+}

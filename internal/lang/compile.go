@@ -1,0 +1,66 @@
+package lang
+
+import (
+	"fmt"
+
+	"trapless/internal/bpf"
+	"trapless/internal/diag"
+)
+
+// DefaultMaxMapKeys is the number of keys that a map holds when neither the
+// script nor the caller says otherwise, as in bpftrace.
+const DefaultMaxMapKeys = 4096
+
+// MaxSource is the largest script, in bytes.
+const MaxSource = 1 << 20
+
+// Options are what a script's meaning depends on besides its text.
+type Options struct {
+	Params     []string // $1, $2, ...
+	MaxMapKeys int      // default of the setting max_map_keys; 0 means DefaultMaxMapKeys
+}
+
+// Compile compiles a script. Name is what errors call it, usually its path.
+// The error is a diag.List of all that is wrong.
+func Compile(src, name string, opts Options) (*Script, error) {
+	source := diag.NewSource(name, src)
+	diags := &diag.Collector{Source: source, Limit: maxErrors}
+	if len(src) > MaxSource {
+		diags.Errorf(diag.Span{}, "the script has %d bytes, the limit is %d", len(src), MaxSource)
+		return nil, diags.Err()
+	}
+	tree := parse(source, diags, opts.Params)
+	if len(tree.probes) == 0 && diags.ErrorCount() == 0 {
+		diags.Errorf(diag.Span{Start: len(src), End: len(src)}, "the script has no probe").
+			Hint("a probe is: uprobe:PATH:FUNCTION { statements }")
+	}
+	c := check(tree, diags, &opts)
+	if err := diags.Err(); err != nil {
+		return nil, err
+	}
+	s := &Script{Source: source, Maps: c.buildMaps(), PrintMapsOnExit: c.config.printMapsOnExit}
+	for i, n := range tree.probes {
+		prog := lower(s, c.maps, diags, n, fmt.Sprintf("probe%d", i+1))
+		s.addProbes(n, prog)
+	}
+	if err := diags.Err(); err != nil {
+		return nil, err
+	}
+	s.Warnings = diags.Sorted(diag.Warning)
+	return s, nil
+}
+
+// addProbes adds a Probe for each kind of attach points of an action block.
+func (s *Script) addProbes(n *probeNode, prog *bpf.Program) {
+	first := len(s.Probes)
+	for _, a := range n.attach {
+		i := first
+		for i < len(s.Probes) && s.Probes[i].Kind != a.Kind {
+			i++
+		}
+		if i == len(s.Probes) {
+			s.Probes = append(s.Probes, Probe{Kind: a.Kind, Prog: prog, Text: s.Source.Slice(n.span), Span: n.span})
+		}
+		s.Probes[i].Attach = append(s.Probes[i].Attach, a)
+	}
+}

@@ -1,0 +1,37 @@
+// Package lang compiles scripts of the bpftrace language to eBPF.
+//
+// A script goes through four steps, each in files of its own:
+//
+//	text ──lexer, parser──▶ tree ──checker──▶ typed tree ──lowering──▶ Script
+//
+// The parser decides what is written, the checker what it means: names, types,
+// constants, and which maps and events there are. Lowering cannot fail but for
+// the size of the stack. Every remark names its place in the text; a construct
+// that bpftrace knows and this package does not is an error that says so, never
+// something else that runs.
+//
+// The dialect is that of bpftrace 0.26 (docs/language.md of that project; what
+// the document leaves open follows its implementation):
+//
+//   - An integer has a type from int8 to uint64. A literal has the smallest
+//     signed type that holds it, and a literal that is not negative takes the
+//     sign of what it meets.
+//   - Arithmetic is done in 64 bits. Its result is an int64 if an operand is
+//     signed or the operator is '-', else a uint64. Comparisons are signed
+//     unless both sides are unsigned.
+//   - '>>' shifts in zeros, also for signed values; between literals, where
+//     the result is computed here, it shifts in the sign.
+//
+// bpftrace leaves signed division undefined; here '/' and '%' of an int64
+// truncate toward zero, as in C. A division by zero that is only seen at run
+// time gives 0, and a remainder by zero its left operand (RFC 9669, 4.1).
+// Shift counts are taken modulo 64.
+//
+// A compiled Script is plain data. Its programs share one numbering of maps.
+// What a program wants the tracer to do (print, clear, exit, ...) it writes
+// into the event ring: a record of 8-byte words, the number of an Action and
+// then the arguments that were not known at compile time.
+//
+// The package knows no process and resolves no path, library or symbol: an
+// AttachPoint says what the script says.
+package lang

@@ -1,0 +1,314 @@
+package lang
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"trapless/internal/diag"
+)
+
+// diagnose compiles and returns "line:col: message" for each error, and hints
+// in parentheses.
+func diagnose(src string, opts Options) []string {
+	_, err := Compile(src, "t", opts)
+	var list diag.List
+	if err != nil && !errors.As(err, &list) {
+		return []string{"not a list: " + err.Error()}
+	}
+	return lines(list)
+}
+
+func lines(list diag.List) []string {
+	var out []string
+	for _, d := range list {
+		p := d.Source.Pos(d.Span.Start)
+		s := fmt.Sprintf("%d:%d: %s", p.Line, p.Col, d.Message)
+		for _, h := range d.Hints {
+			s += " (" + h + ")"
+		}
+		out = append(out, s)
+	}
+	return out
+}
+
+// errorRow is a script, or what stands between the braces of a uprobe, and the
+// errors that it has. Columns of a body count from the body's start.
+type errorRow struct {
+	src  string
+	want []string
+}
+
+func TestBodyErrors(t *testing.T) {
+	for _, row := range []errorRow{
+		// Syntax.
+		{`$a = 1 +`, []string{"1:9: expected an expression, found '}'"}},
+		{`$a = ;`, []string{"1:6: expected an expression, found ';'"}},
+		{`$a = = 3`, []string{"1:6: expected an expression, found '=' ('==' compares)"}},
+		{`print((1 + 2)`, []string{"1:14: expected ')', found '}'"}},
+		{`@[1 = count()`, []string{"1:5: expected ']', found '='"}},
+		{`$a = 1 $b = 2`, []string{"1:7: expected ';' after the statement"}},
+		{"print(1)\nprint(2)", []string{"1:9: expected ';' after the statement"}},
+		{`print(1) 2`, []string{"1:9: expected ';' after the statement, found '2'"}},
+		{`if (arg0 { }`, []string{"1:10: expected ')', found '{'"}},
+		{`if (arg0) print(1)`, []string{"1:11: expected '{' after the condition, found 'print' (put parentheses around the whole condition)"}},
+		{`if (arg0) == 1 { }`, []string{"1:11: expected '{' after the condition, found '==' (put parentheses around the whole condition)"}},
+		{`if arg0 == 1 { }`, []string{"1:9: expected '{' after the condition, found '==' (put parentheses around the condition)"}},
+		{`if (1) { } else print(1)`, []string{"1:17: expected '{' or if after else, found 'print'"}},
+		{`1 ? 2`, []string{"1:6: expected ':', found '}'"}},
+		{`$a`, []string{"1:1: undefined variable $a (a variable exists from its first assignment to the end of the block around it)"}},
+		{`$ a`, []string{"1:1: expected a name or a number after '$'"}},
+		{`print(5x)`, []string{"1:7: invalid integer suffix 'x'"}},
+		{`print(08)`, []string{"1:7: digit 8 or 9 in an octal integer (the leading 0 makes it octal)"}},
+		{`print('a')`, []string{"1:7: the language has no character literals (write 97 for 'a')"}},
+		{`print("a\q")`, []string{`1:9: unknown escape sequence`}},
+		{`print("abc)`, []string{`1:7: string without an end (close it with ")`}},
+		{`let x = 5`, []string{"1:5: expected a variable after let, found 'x'"}},
+		{`let @x = 5`, []string{"1:5: expected a variable after let, found '@x' (maps are declared outside of probes)"}},
+		{`let $x: 5`, []string{"1:9: expected a type, found '5'"}},
+		{`5 = $a`, []string{"1:1: only a variable or a map can be assigned to"}},
+		{`$a = 5; $a + 1 = 3`, []string{"1:9: only a variable or a map can be assigned to"}},
+		{`5++`, []string{"1:2: '++' needs a variable or a map"}},
+		{`--5`, []string{"1:1: '--' needs a variable or a map"}},
+		{strings.Repeat("(", 300) + "1", []string{"1:100: nested too deeply, the limit is 200 levels"}},
+		{"$a = 1" + strings.Repeat("+1", 3000), []string{"1:4007: expression is too long, the limit is 2000 operators"}},
+
+		// Names.
+		{`cuont()`, []string{"1:1: unknown function 'cuont' (did you mean count()?)"}},
+		{`foo(1)`, []string{"1:1: unknown function 'foo'"}},
+		{`print(foo)`, []string{"1:7: unknown name 'foo'"}},
+		{`print(agr0)`, []string{"1:7: unknown name 'agr0' (did you mean arg0?)"}},
+		{`$value = 1; print(value)`, []string{"1:19: unknown name 'value' (did you mean $value?)"}},
+		{`$value = 1; print($vlaue)`, []string{"1:19: undefined variable $vlaue (did you mean $value?)"}},
+		{`if (1) { $a = 1 } print($a)`, []string{"1:25: undefined variable $a (a variable exists from its first assignment to the end of the block around it)"}},
+		{`$a += 1`, []string{"1:1: undefined variable $a (a variable exists from its first assignment to the end of the block around it)"}},
+		{`let $a = 1; let $a = 2`, []string{"1:17: $a was already declared"}},
+		{`print(@x)`, []string{"1:7: undefined map @x (no probe assigns to it)"}},
+		{`@total = count(); print(@totla)`, []string{"1:25: undefined map @totla (did you mean @total?)"}},
+		{`print`, []string{"1:1: print is a function (call it: print(...))"}},
+		{`arg0()`, []string{"1:1: arg0 is no function (write arg0)"}},
+		{`print($0)`, []string{"1:7: parameters are numbered from $1"}},
+		{`(foo)arg0`, []string{"1:2: unknown type 'foo'"}},
+		{`(unit32)arg0`, []string{"1:2: unknown type 'unit32' (did you mean uint32?)"}},
+
+		// Types.
+		{`print(-"a")`, []string{"1:7: '-' cannot be applied to a string"}},
+		{`print("a" + 1)`, []string{"1:11: '+' cannot be applied to a string and an int8"}},
+		{`print(-(arg0 > 1))`, []string{"1:7: '-' cannot be applied to a bool"}},
+		{`print((uint8)"a")`, []string{"1:7: a string cannot be cast to uint8"}},
+		{`print(arg0 ? 1 : "a")`, []string{"1:7: the branches are an int8 and a string (both must have one type)"}},
+		{`if ("a") { }`, []string{"1:5: a condition is an integer or a bool, this is a string"}},
+		{`return "a"`, []string{"1:8: a probe returns an integer, this is a string"}},
+		{`$a = 1; $a = arg0 > 1`, []string{"1:14: $a is an int8, it cannot hold a bool"}},
+		{`$a = true; $a++`, []string{"1:12: '++' cannot be applied to a bool"}},
+		{`let $a: uint8 = 300`, []string{"1:17: 300 does not fit a uint8 (a cast, as in (uint8)300, cuts it)"}},
+		{`let $a: uint16 = -1`, []string{"1:18: -1 does not fit a uint16 (a cast, as in (uint16)-1, cuts it)"}},
+		{`let $a: int64 = 0xffffffffffffffff`, []string{"1:17: 18446744073709551615 does not fit an int64 (a cast, as in (int64)18446744073709551615, cuts it)"}},
+		{`$a = print(1)`, []string{"1:6: print() has no value"}},
+		{`print(printf("a"))`, []string{"1:7: printf() has no value"}},
+		{`@m[print(1)] = count()`, []string{"1:4: print() has no value"}},
+
+		// Constants.
+		{`print(1 / 0)`, []string{"1:7: division by zero"}},
+		{`print(1 << 64)`, []string{"1:7: a literal is shifted by 0 to 63 bits"}},
+		{`print(1 << -1)`, []string{"1:7: a literal is shifted by 0 to 63 bits"}},
+		{`print(0xffffffffffffffff + 1)`, []string{"1:7: the value of this expression does not fit 64 bits"}},
+		{`print(0xffffffffffffffff * 2)`, []string{"1:7: the value of this expression does not fit 64 bits"}},
+		{`print(-0xffffffffffffffff)`, []string{"1:7: the value of this expression does not fit 64 bits"}},
+		{`print(-9223372036854775808 - 1)`, []string{"1:7: the value of this expression does not fit 64 bits"}},
+		{`print(0xffffffffffffffff & -1)`, []string{"1:7: the value of this expression does not fit 64 bits"}},
+
+		// Maps.
+		{`@m = count(); @m = sum(1)`, []string{"1:15: @m holds count(), it cannot hold sum()"}},
+		{`@m = count(); @m[1] = count()`, []string{"1:15: @m has no keys"}},
+		{`@m[1] = count(); @m = count()`, []string{"1:18: @m needs a key"}},
+		{`@m[1] = count(); @m[1, 2] = count()`, []string{"1:18: a key of @m has 1 parts, not 2"}},
+		{`@m[1] = count(); @m[true] = count()`, []string{"1:21: this part of the key of @m is an int8, not a bool"}},
+		{`@m[1,2,3,4,5,6,7,8,9] = count()`, []string{"1:20: a key has at most 8 parts"}},
+		{`count()`, []string{"1:1: count() must be assigned to a map (as in @name = count())"}},
+		{`$a = count()`, []string{"1:6: count() must be assigned to a map (as in @name = count())"}},
+		{`@m = count(5)`, []string{"1:6: count() takes no arguments, not 1"}},
+		{`@m = sum()`, []string{"1:6: sum() takes 1 argument, not 0"}},
+		{`@m = sum("a")`, []string{"1:10: sum() adds integers, this is a string"}},
+		{`@m = sum(arg0 > 1)`, []string{"1:10: sum() adds integers, this is a bool"}},
+		{`clear(5)`, []string{"1:7: clear() takes a map"}},
+		{`@m[1] = count(); zero(@m[1])`, []string{"1:23: zero() takes a whole map (write zero(@m))"}},
+		{`@m = count(); print(@m, arg0)`, []string{"1:25: the number of entries is an integer literal from 0 to 4294967295"}},
+		{`@m = count(); print(@m, 1, -1)`, []string{"1:28: the divisor is an integer literal from 0 to 4294967295"}},
+		{`print(1, 2)`, []string{"1:10: only a map is printed with a number of entries and a divisor"}},
+		{`print()`, []string{"1:1: print() takes 1 to 3 arguments, not 0"}},
+		{`exit("a")`, []string{"1:6: the exit status is an integer, this is a string"}},
+
+		// printf.
+		{`printf()`, []string{"1:1: printf() takes at least 1 argument, not 0"}},
+		{`printf(5)`, []string{"1:8: the format is a string, this is an int8"}},
+		{`printf("%d")`, []string{"1:1: the format has 1 conversions, and there are 0 values"}},
+		{`printf("a", 1, 2)`, []string{"1:13: the format has 0 conversions, and there are 2 values"}},
+		{`printf("%d", "a")`, []string{"1:14: '%d' converts integers, this is a string"}},
+		{`printf("%-8.3lf", 1)`, []string{"1:8: '%-8lf' is for floating-point values, which the language has not"}},
+		{`printf("%r", 1)`, []string{"1:8: not supported yet: the conversion '%r'"}},
+		{`printf("%*d", 1)`, []string{"1:8: not supported yet: '*' as the width of a conversion"}},
+		{`printf("%n", 1)`, []string{"1:8: '%n' is not allowed"}},
+		{`printf("%99999d", 1)`, []string{"1:8: the width of a conversion is at most 1024"}},
+	} {
+		checkErrors(t, "uprobe:a:f {\n"+row.src+"}", row.src, row.want, 1)
+	}
+}
+
+func checkErrors(t *testing.T, src, shown string, want []string, skip int) {
+	t.Helper()
+	got := diagnose(src, Options{})
+	for i, g := range got {
+		var line, col int
+		var rest string
+		if n, _ := fmt.Sscanf(g, "%d:%d:", &line, &col); n != 2 {
+			t.Fatalf("unlocated: %s", g)
+		}
+		rest = g[strings.Index(g, ": "):]
+		got[i] = fmt.Sprintf("%d:%d%s", line-skip, col, rest)
+	}
+	if strings.Join(got, "\n") != strings.Join(want, "\n") {
+		t.Errorf("%.200s\ngot\n  %s\nwant\n  %s", shown, strings.Join(got, "\n  "), strings.Join(want, "\n  "))
+	}
+}
+
+func TestUnsupportedIsNamed(t *testing.T) {
+	for _, row := range []errorRow{
+		{`@x = 5`, []string{"1:1: not supported yet: plain values in maps (a map can be assigned count() and sum(value))"}},
+		{`@x++`, []string{"1:1: not supported yet: plain values in maps (@name = count() counts, and needs no lock)"}},
+		{`@x += 1`, []string{"1:1: not supported yet: plain values in maps (a map can be assigned count() and sum(value))"}},
+		{`@x = hist(arg0)`, []string{"1:6: not supported yet: hist()"}},
+		{`@x = lhist(arg0, 0, 100, 10)`, []string{"1:6: not supported yet: lhist()"}},
+		{`@x = avg(arg0)`, []string{"1:6: not supported yet: avg()"}},
+		{`@x = count(); print(@x + 1)`, []string{"1:21: not supported yet: reading a map (print(@x) prints it)"}},
+		{`@x[1] = count(); print(@x[1])`, []string{"1:24: not supported yet: printing one entry of a map (print(@x) prints all)"}},
+		{`@x = count(); printf("%d", @x)`, []string{"1:28: not supported yet: reading a map (print(@x) prints it)"}},
+		{`@x["a"] = count()`, []string{"1:4: not supported yet: strings as keys"}},
+		{`$a = "x"`, []string{"1:6: not supported yet: strings in variables"}},
+		{`print(arg0 ? "a" : "b")`, []string{"1:7: not supported yet: choosing between strings at run time"}},
+		{`print(str(arg0))`, []string{"1:7: not supported yet: reading a string from memory (str() takes a parameter such as $1, or a literal)"}},
+		{`print((1, 2))`, []string{"1:7: not supported yet: tuples"}},
+		{`print((a=1))`, []string{"1:8: not supported yet: records"}},
+		{`print($1.0)`, []string{"1:9: not supported yet: fields of structures and tuples"}},
+		{`print(arg0->x)`, []string{"1:11: not supported yet: fields of structures and tuples"}},
+		{`print(arg0[1])`, []string{"1:11: not supported yet: elements of arrays"}},
+		{`print(*arg0)`, []string{"1:7: not supported yet: reading memory through a pointer"}},
+		{`$a = 1; print(&$a)`, []string{"1:15: not supported yet: the address of a variable or map"}},
+		{`print((int32*)arg0)`, []string{"1:8: not supported yet: pointer types"}},
+		{`print((struct foo *)arg0)`, []string{"1:8: not supported yet: pointer types"}},
+		{`print((uint8[4])arg0)`, []string{"1:8: not supported yet: array types"}},
+		{`print((string)arg0)`, []string{"1:8: not supported yet: the type string"}},
+		{`print(sizeof(uint32))`, []string{"1:7: not supported yet: sizeof"}},
+		{`while (1) { $a++ }`, []string{"1:1: not supported yet: while loops"}},
+		{`for ($i : 0..5) { print($i) }`, []string{"1:1: not supported yet: for loops"}},
+		{`unroll(3) { print(1) }`, []string{"1:1: not supported yet: unroll loops"}},
+		{`break;`, []string{"1:1: not supported yet: break"}},
+		{`$a = { 1 }`, []string{"1:6: not supported yet: blocks as expressions"}},
+		{`$a = if (1) { 1 } else { 2 };`, []string{"1:6: not supported yet: if as an expression (use: condition ? value : other)"}},
+		{`print(arg6)`, []string{"1:7: not supported yet: arg6 (arg0 to arg5 are in registers, further ones on the stack)"}},
+		{`print(sarg0)`, []string{"1:7: not supported yet: sarg0 (arg0 to arg5 are in registers, further ones on the stack)"}},
+		{`print(retval)`, []string{"1:7: not supported yet: retval"}},
+		{`print(comm)`, []string{"1:7: not supported yet: comm"}},
+		{`print(nsecs)`, []string{"1:7: not supported yet: nsecs"}},
+		{`print(nsecs(boot))`, []string{"1:7: not supported yet: nsecs()"}},
+		{`print(tid)`, []string{"1:7: not supported yet: tid"}},
+		{`print(ustack(3))`, []string{"1:7: not supported yet: ustack()"}},
+		{`print(kstack)`, []string{"1:7: kstack is about the kernel, trapless probes user space only"}},
+		{`print(kaddr("x"))`, []string{"1:7: kaddr() is about the kernel, trapless probes user space only"}},
+		{`system("ls")`, []string{"1:1: not supported yet: system()"}},
+		{`pid(init)`, []string{"1:1: not supported yet: pid() with an argument"}},
+	} {
+		checkErrors(t, "uprobe:a:f {\n"+row.src+"}", row.src, row.want, 1)
+	}
+}
+
+func TestScriptErrors(t *testing.T) {
+	for _, row := range []errorRow{
+		{"", []string{"1:1: the script has no probe (a probe is: uprobe:PATH:FUNCTION { statements })"}},
+		{"// only a comment\n", []string{"2:1: the script has no probe (a probe is: uprobe:PATH:FUNCTION { statements })"}},
+		{"/* open", []string{"1:1: comment without an end (close it with */)"}},
+		{"{ print(1) }", []string{"1:1: expected a probe, as uprobe:PATH:FUNCTION or begin, found '{'"}},
+		{"begin", []string{"1:6: expected '{', found the end of the script (a probe is: uprobe:PATH:FUNCTION /predicate/ { statements })"}},
+		{"begin { print(1)", []string{"1:17: expected '}', found the end of the script"}},
+		{"begin { } }", []string{"1:11: expected a probe, as uprobe:PATH:FUNCTION or begin, found '}'"}},
+		{"begin, { }", []string(nil)},
+		{"begin /1 { }", []string{"1:10: expected '/' to close the predicate, found '{'"}},
+		{"begin /1/ print(1)", []string{"1:19: expected '/' to close the predicate, found the end of the script"}},
+		{"uprobe:a:f / arg0 > / { }", []string{"1:21: expected an expression, found '/'"}},
+		{"begin { arg0 }", []string{"1:9: arg0 exists only in uprobes"}},
+		{"uprobe:a:f, end { print(arg0) }", []string{"1:25: arg0 exists only in uprobes"}},
+		{"begin { $a = 1 } end { print($a) }", []string{"1:30: undefined variable $a (a variable exists from its first assignment to the end of the block around it)"}},
+		{"begin { $a = ; } end { $b = ; }", []string{"1:14: expected an expression, found ';'", "1:29: expected an expression, found ';'"}},
+
+		// Other things at the top.
+		{"#include <stdio.h>\nbegin { }", []string{"1:1: not supported yet: the C preprocessor"}},
+		{"struct foo { int a; }; begin { }", []string{"1:1: not supported yet: C definitions"}},
+		{"macro one() { 1 } begin { }", []string{"1:1: not supported yet: macros"}},
+		{"fn f($a: int32): int32 { return 1; } begin { }", []string{"1:1: not supported yet: functions of one's own"}},
+		{`import "x.bt"; begin { }`, []string{"1:1: not supported yet: import"}},
+		{"config = { stack_mode=perf } begin { }", []string{"1:12: not supported yet: the setting stack_mode"}},
+		{"config = { max_mapkeys=5 } begin { }", []string{"1:12: unknown setting 'max_mapkeys' (did you mean max_map_keys?)"}},
+		{"config = { max_map_keys=0 } begin { }", []string{"1:25: max_map_keys is a number from 1 to 16777216"}},
+		{"config = { print_maps_on_exit=2 } begin { }", []string{"1:31: print_maps_on_exit is true or false"}},
+		{"config = { max_map_keys } begin { }", []string{"1:25: expected '=', found '}'"}},
+		{"begin { } config = { max_map_keys=5 }", []string{"1:11: the config block must come before probes and map declarations"}},
+		{"let @a = hash(5); begin { }", []string{"1:10: not supported yet: maps of the kind hash (use percpuhash for count() and sum())"}},
+		{"let @a = foo(5); begin { }", []string{"1:10: unknown kind of map 'foo' (use percpuhash)"}},
+		{"let @a = percpuhash(0); begin { }", []string{"1:1: a map has between 1 and 16777216 entries"}},
+		{"let @a = percpuhash(1); let @a = percpuhash(2); begin { }", []string{"1:29: @a is declared twice"}},
+		{"let $a = 1; begin { }", []string{"1:5: expected a map, found '$a' (outside of a probe, let declares a map: let @name = percpuhash(1000);)"}},
+	} {
+		checkErrors(t, row.src, row.src, row.want, 0)
+	}
+}
+
+func TestLimits(t *testing.T) {
+	var vars, events strings.Builder
+	for i := range 70 {
+		fmt.Fprintf(&vars, "$v%d = arg0 + %d; ", i, i)
+	}
+	for range 1200 {
+		events.WriteString("print(arg0); ")
+	}
+	for _, row := range []errorRow{
+		{"uprobe:a:f { " + vars.String() + "}", []string{"1:1: the probe needs 528 bytes of stack, there are 512 (use fewer variables, or shorter keys and events)"}},
+		{"uprobe:a:f { " + events.String() + "}", []string{"1:1: the probe makes 10802 instructions, the limit is 4096"}},
+		{`uprobe:a:f { printf("` + strings.Repeat("%d", 70) + `"` + strings.Repeat(", arg0", 70) + ") }",
+			[]string{"1:1: the probe needs 568 bytes of stack, there are 512 (use fewer variables, or shorter keys and events)",
+				"1:14: the event has 568 bytes, the limit is 512"}},
+		{strings.Repeat(" ", MaxSource) + "begin { }", []string{"1:1: the script has 1048585 bytes, the limit is 1048576"}},
+	} {
+		checkErrors(t, row.src, row.src, row.want, 0)
+	}
+}
+
+func TestErrorsAreNotWithoutEnd(t *testing.T) {
+	if n := len(diagnose("begin { "+strings.Repeat("foo(); ", 1000)+"}", Options{})); n != maxErrors {
+		t.Errorf("%d errors", n)
+	}
+}
+
+func TestWarnings(t *testing.T) {
+	for _, row := range []errorRow{
+		{`arg0;`, []string{"1:1: the value is not used (write '_ = ...' if that is meant)"}},
+		{`pid();`, []string{"1:1: the value is not used (write '_ = ...' if that is meant)"}},
+		{`let $a; print($a)`, []string{"1:15: $a is used before it is assigned, and is 0"}},
+		{`print(arg0 / 0)`, []string{"1:14: division by zero"}},
+		{`print(arg0 << 64)`, []string{"1:15: shift counts are taken modulo 64"}},
+		{`print($1)`, []string{"1:7: parameter $1 was not given and counts as 0"}},
+		{`let $a: uint8 = arg0`, []string{"1:17: a uint64 is kept as a uint8, which may change it (a cast makes that explicit)"}},
+		{`$a = arg0; $a = arg0 - 1`, []string{"1:6: a uint64 is kept as an int64, which may change it (a cast makes that explicit)"}},
+		{`printf("100%\n")`, []string{"1:8: a '%' starts no conversion and is printed as it is (write %% for a '%')"}},
+		{`_ = arg0; $a = 1; $a++; print($a)`, nil},
+	} {
+		s := mustCompile(t, "uprobe:a:f {\n"+row.src+"}", Options{})
+		var want []string
+		for _, w := range row.want {
+			want = append(want, "2"+w[1:])
+		}
+		if got := lines(s.Warnings); strings.Join(got, "\n") != strings.Join(want, "\n") {
+			t.Errorf("%s\ngot  %q\nwant %q", row.src, got, want)
+		}
+	}
+}

@@ -1,0 +1,243 @@
+package lang
+
+import "trapless/internal/diag"
+
+// block parses "{ statements }". It returns nil when there is no block.
+func (p *parser) block() *blockStmt {
+	b := &blockStmt{span: p.tok.span}
+	if !p.expect('{') {
+		return nil
+	}
+	p.enter()
+	defer p.leave()
+	for !p.is('}') && !p.is(tokEOF) && !p.diags.Full() {
+		start := p.tok.span.Start
+		if s := p.statement(); s != nil {
+			b.stmts = append(b.stmts, s)
+		}
+		if p.failed {
+			p.sync()
+			if p.tok.span.Start == start && !p.is('}') && !p.is(tokEOF) {
+				p.advance()
+			}
+		}
+	}
+	if !p.is('}') {
+		if !p.diags.Full() && !p.lost {
+			p.fail("expected '}'").Note(b.span, "to close this block")
+		}
+		return b
+	}
+	p.advance()
+	b.span = p.since(b.span.Start)
+	return b
+}
+
+// statement parses one statement with its end. It returns nil for an empty
+// one, and for one that was only reported.
+func (p *parser) statement() stmt {
+	start := p.tok.span
+	switch {
+	case p.accept(';'):
+		return nil
+	case p.is('{'):
+		if b := p.block(); b != nil {
+			return b
+		}
+		return nil
+	case p.is(tokIdent):
+		if s, ok := p.keywordStatement(start); ok {
+			return s
+		}
+	}
+	return p.simpleStatement()
+}
+
+// keywordStatement parses a statement that starts with a keyword. It reports
+// false when the current word is none.
+func (p *parser) keywordStatement(start diag.Span) (stmt, bool) {
+	switch p.tok.text {
+	case "if":
+		return p.ifStatement(), true
+	case "let":
+		return p.let(), true
+	case "return":
+		p.advance()
+		r := &returnStmt{}
+		if !p.is(';') && !p.is('}') {
+			r.value = p.expression()
+		}
+		r.span = p.since(start.Start)
+		p.endStatement()
+		return r, true
+	case "while", "for", "unroll":
+		p.unsupported(start, p.tok.text+" loops")
+		for !p.is('{') && !p.is('}') && !p.is(';') && !p.is(tokEOF) {
+			p.advance()
+		}
+		if p.is('{') {
+			p.skipBalanced()
+		}
+		return nil, true
+	case "break", "continue", "import":
+		p.unsupported(start, p.tok.text)
+		p.sync()
+		return nil, true
+	case "_":
+		if p.peek().kind != '=' {
+			return nil, false
+		}
+		p.advance()
+		p.advance()
+		s := &exprStmt{x: p.expression(), discard: true}
+		p.endStatement()
+		return s, true
+	}
+	return nil, false
+}
+
+// endStatement takes the ';' after a statement; before '}' it may be missing.
+// Where it is forgotten and another statement seems to follow, that is the
+// whole error.
+func (p *parser) endStatement() {
+	if p.failed || p.accept(';') || p.is('}') || p.is(tokEOF) {
+		return
+	}
+	if p.tok.kind == tokIllegal {
+		p.fail("expected ';'")
+		return
+	}
+	at := diag.Span{Start: p.last, End: p.last}
+	newLine := p.src.Pos(p.last).Line != p.src.Pos(p.tok.span.Start).Line
+	if p.is(tokVar) || p.is(tokMap) || newLine && p.is(tokIdent) {
+		p.diags.Errorf(at, "expected ';' after the statement")
+		return
+	}
+	p.failAt(at, "expected ';' after the statement, found %s", p.tok.describe(p.src))
+}
+
+// simpleStatement parses an assignment or an expression.
+func (p *parser) simpleStatement() stmt {
+	start := p.tok.span.Start
+	x := p.expression()
+	if p.failed {
+		return nil
+	}
+	if p.is('=') || p.is(tokAssignOp) {
+		s := &assignStmt{opAt: p.tok.span, target: x}
+		if p.is(tokAssignOp) {
+			s.op = p.tok.op
+		}
+		p.advance()
+		s.value = p.expression()
+		s.span = p.since(start)
+		p.endStatement()
+		switch x.(type) {
+		case *varExpr, *mapExpr, *badExpr:
+			return s
+		}
+		p.diags.Errorf(x.base().span, "only a variable or a map can be assigned to")
+		return nil
+	}
+	p.endStatement()
+	return branches(x)
+}
+
+// branches turns "cond ? x : y" that stands as a statement into an if, where
+// x and y may be calls without a value.
+func branches(x expr) stmt {
+	c, ok := x.(*condExpr)
+	if !ok {
+		return &exprStmt{x: x}
+	}
+	return &ifStmt{span: c.span, cond: c.cond, then: branches(c.x), els: branches(c.y)}
+}
+
+// let parses "let $name", "let $name: type" and both with "= value".
+func (p *parser) let() stmt {
+	start := p.tok.span.Start
+	p.advance()
+	if !p.is(tokVar) {
+		d := p.fail("expected a variable after let")
+		if p.is(tokMap) {
+			d.Hint("maps are declared outside of probes")
+		}
+		return nil
+	}
+	v := &varExpr{exprBase: exprBase{span: p.tok.span}, name: p.tok.text}
+	d := &declStmt{v: v}
+	p.advance()
+	if p.accept(':') {
+		d.typeAt = p.tok.span
+		d.typ, d.typeAt = p.typeName()
+	}
+	d.span = p.since(start)
+	if !p.is('=') {
+		p.endStatement()
+		return d
+	}
+	s := &assignStmt{opAt: p.tok.span, target: v, decl: d}
+	p.advance()
+	s.value = p.expression()
+	s.span = p.since(start)
+	p.endStatement()
+	return s
+}
+
+// ifStatement parses if, else if and else.
+func (p *parser) ifStatement() stmt {
+	var first, last *ifStmt
+	for n := 0; ; n++ {
+		s := &ifStmt{span: p.tok.span}
+		if n == maxChain {
+			p.failAt(p.tok.span, "too many branches, the limit is %d", maxChain)
+			return nil
+		}
+		p.advance()
+		s.cond = p.condition()
+		b := p.block()
+		if b == nil {
+			return nil
+		}
+		s.then = b
+		if first == nil {
+			first = s
+		} else {
+			last.els = s
+		}
+		last = s
+		if !p.isWord("else") {
+			return first
+		}
+		p.advance()
+		if !p.isWord("if") {
+			break
+		}
+	}
+	if !p.is('{') {
+		p.fail("expected '{' or if after else")
+		return nil
+	}
+	if b := p.block(); b != nil {
+		last.els = b
+	}
+	return first
+}
+
+// condition parses the condition of an if: an expression in parentheses, or
+// one without operators.
+func (p *parser) condition() expr {
+	if p.accept('(') {
+		x := p.expression()
+		p.expect(')')
+		if !p.failed && !p.is('{') {
+			p.fail("expected '{' after the condition").Hint("put parentheses around the whole condition")
+		}
+		return x
+	}
+	x := p.unary()
+	if !p.failed && !p.is('{') {
+		p.fail("expected '{' after the condition").Hint("put parentheses around the condition")
+	}
+	return x
+}

@@ -1,0 +1,162 @@
+package lang
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+
+	"trapless/internal/abi"
+	"trapless/internal/bpf"
+	"trapless/internal/diag"
+)
+
+// Script is a compiled script.
+type Script struct {
+	Source   *diag.Source
+	Probes   []Probe
+	Maps     []Map    // a map's number is its index
+	Actions  []Action // an action's number is its index
+	Warnings diag.List
+
+	// PrintMapsOnExit tells to print all maps at the end. It is true unless the
+	// script's config block says otherwise.
+	PrintMapsOnExit bool
+}
+
+// MapSpecs are the maps as an arena needs them, by number.
+func (s *Script) MapSpecs() []abi.MapSpec {
+	specs := make([]abi.MapSpec, len(s.Maps))
+	for i := range s.Maps {
+		specs[i] = s.Maps[i].Spec
+	}
+	return specs
+}
+
+// Probe is a program and the attach points of one kind that run it. An action
+// block with attach points of several kinds makes a Probe for each kind, which
+// share the program. Probes are in the order of the script.
+type Probe struct {
+	Kind   ProbeKind
+	Attach []AttachPoint
+	Prog   *bpf.Program
+	Text   string // attach points as written
+	Span   diag.Span
+}
+
+// Agg is how the values of a map come about.
+type Agg uint8
+
+const (
+	// Count counts: a cell is a u64.
+	Count Agg = iota + 1
+	// Sum adds up: a cell is a u64, the number of values, and a u64 or s64,
+	// their total.
+	Sum
+)
+
+// String is the name of the function that the map is assigned.
+func (a Agg) String() string { return [...]string{"none", "count", "sum"}[a] }
+
+// Offsets in the cells of a map.
+const (
+	CellCount = 0 // of Count and of Sum: the number of values
+	CellTotal = 8 // of Sum: their total
+)
+
+// cellSize is the size of a cell in bytes.
+func (a Agg) cellSize() int {
+	if a == Sum {
+		return 16
+	}
+	return 8
+}
+
+// Map is a map of the script.
+type Map struct {
+	Name   string // with the '@'
+	Spec   abi.MapSpec
+	Agg    Agg
+	Signed bool   // a Sum of signed values
+	Keys   []Type // of the parts of a key; empty for a map without keys
+}
+
+// ActionKind says what an event asks the tracer to do.
+type ActionKind uint8
+
+const (
+	// Printf prints Args by Format.
+	Printf ActionKind = iota + 1
+	// PrintValue prints Args[0] and a line end.
+	PrintValue
+	// PrintMap prints the last Top entries of Map, all if Top is 0, their
+	// values divided by Div.
+	PrintMap
+	// Clear removes all entries of Map.
+	Clear
+	// Zero sets all values of Map to zero.
+	Zero
+	// Exit ends the session with the exit status Args[0].
+	Exit
+)
+
+// String is the name of the function in the language.
+func (k ActionKind) String() string {
+	return [...]string{"none", "printf", "print", "print", "clear", "zero", "exit"}[k]
+}
+
+// Action describes one kind of event.
+type Action struct {
+	Kind     ActionKind
+	Format   *Format // of Printf
+	Args     []Arg
+	Map      int    // number of the map of PrintMap, Clear and Zero
+	Top, Div uint32 // of PrintMap
+	Span     diag.Span
+}
+
+// Arg is an argument of an action: a constant, or the next word of the event.
+type Arg struct {
+	Const bool
+	Value Value // without its content unless Const
+}
+
+// Value is a value of the language: Str for a String, else Int, extended to 64
+// bits by the sign of its type.
+type Value struct {
+	Type Type
+	Int  uint64
+	Str  string
+}
+
+// ErrEvent wraps what is wrong with an event that no program of the script can
+// have written.
+var ErrEvent = errors.New("invalid event")
+
+// Event reads the payload of a ring record. It takes nothing for granted: the
+// ring may hold anything.
+func (s *Script) Event(payload []byte) (*Action, []Value, error) {
+	if len(payload) < 8 || len(payload)%8 != 0 {
+		return nil, nil, fmt.Errorf("%w: %d bytes", ErrEvent, len(payload))
+	}
+	n := binary.LittleEndian.Uint64(payload)
+	if n >= uint64(len(s.Actions)) {
+		return nil, nil, fmt.Errorf("%w: action %d of %d", ErrEvent, n, len(s.Actions))
+	}
+	a, rest := &s.Actions[n], payload[8:]
+	values := make([]Value, len(a.Args))
+	for i, arg := range a.Args {
+		values[i] = arg.Value
+		if arg.Const {
+			continue
+		}
+		if len(rest) == 0 {
+			return nil, nil, fmt.Errorf("%w: too short for %s", ErrEvent, a.Kind)
+		}
+		values[i].Int = arg.Value.Type.truncate(binary.LittleEndian.Uint64(rest))
+		rest = rest[8:]
+	}
+	if len(rest) != 0 {
+		return nil, nil, fmt.Errorf("%w: too long for %s", ErrEvent, a.Kind)
+	}
+	return a, values, nil
+}
