@@ -103,7 +103,7 @@ func fuzzAll(each time.Duration) error {
 				continue
 			}
 			targets++
-			err := command("go", "test", "-run", "^$", "-fuzz", "^"+name+"$", "-fuzztime", each.String(), pkg)()
+			err := command("go", "test", "-run", "^$", "-fuzz", "^"+name+"$", "-fuzztime", each.String(), "-fuzzminimizetime", "2s", pkg)()
 			if err != nil {
 				return err
 			}
