@@ -1,0 +1,366 @@
+package ptrace
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"syscall"
+	"time"
+
+	"trapless/internal/abi"
+	"trapless/internal/proc"
+	"trapless/internal/unix"
+)
+
+// groupMode says what happens to a thread of the group that stops.
+type groupMode uint8
+
+const (
+	modeDetached groupMode = iota
+	modeRun                // continue it
+	modeHold               // keep it stopped
+	modeDetach             // let it go
+)
+
+// Group is all threads that run in one address space: those of a process and of
+// the processes that share its memory.
+type Group struct {
+	PID int
+
+	t   *Tracer
+	mem *Mem
+
+	// Owned by the tracer's goroutine.
+	threads   map[int]*Thread
+	procs     map[int]bool // whose threads belong to the group
+	mode      groupMode
+	options   int
+	over      error // why the group can do nothing any more
+	vforking  bool  // a process that shares the memory was left alone as a vfork child
+	home      *home
+	launching *launching
+	vdso      abi.Range
+
+	heldSince time.Time
+	pauses    []time.Duration
+	maxPause  time.Duration
+}
+
+const seizeOptions = unix.OptTraceClone | unix.OptTraceFork | unix.OptTraceExec
+
+// defaultMaxPause bounds how long Stop keeps threads stopped while it waits for
+// the others.
+const defaultMaxPause = 250 * time.Millisecond
+
+// Seize attaches to every thread of a process, and of those that share its
+// memory, without stopping any. It returns a *proc.Error for a process that
+// cannot be traced.
+func (t *Tracer) Seize(ctx context.Context, pid int) (*Group, error) {
+	g := t.newGroup(pid)
+	return g, g.Seize(ctx)
+}
+
+func (t *Tracer) newGroup(pid int) *Group {
+	return &Group{PID: pid, t: t, options: seizeOptions, maxPause: defaultMaxPause,
+		threads: map[int]*Thread{}, procs: map[int]bool{}}
+}
+
+// Seize attaches a group again after Detach. It fails with ErrGone or ErrExec
+// when the address space that the group stood for has ended.
+func (g *Group) Seize(ctx context.Context) error {
+	if err := proc.Check(g.PID); err != nil {
+		return err
+	}
+	return g.t.do(func() error {
+		if g.mode == modeRun || g.mode == modeHold {
+			panic("BUG: Seize of a group that is attached")
+		}
+		err := g.seize(ctx)
+		if err != nil {
+			g.abandon()
+		}
+		return err
+	})
+}
+
+// abandon lets go of what a failed Seize had attached.
+func (g *Group) abandon() {
+	g.startDetach()
+	g.awaitDetach(time.Now().Add(releaseTime))
+}
+
+func (g *Group) seize(ctx context.Context) error {
+	g.mode, g.over = modeRun, nil
+	clear(g.procs)
+	g.procs[g.PID] = true
+	if err := g.seizeEverything(ctx); err != nil {
+		return err
+	}
+	if len(g.threads) == 0 {
+		return refuse(g.PID, ReasonGone, "it ended")
+	}
+	if g.mem == nil {
+		m, err := openMem(g)
+		if err != nil {
+			return err
+		}
+		g.mem = m
+	}
+	if !g.mem.Alive() {
+		return refuse(g.PID, ReasonExec, "it is not the program any more that it was")
+	}
+	return nil
+}
+
+// seizeRounds bounds how often listings are repeated. A process would have to
+// make threads and children faster than they can be listed, and each of them not
+// by a thread that we have seized.
+const seizeRounds = 1000
+
+func (g *Group) seizeEverything(ctx context.Context) error {
+	for range seizeRounds {
+		if err := ctx.Err(); err != nil {
+			return fmt.Errorf("process %d: attaching to its threads: %w", g.PID, err)
+		}
+		n, err := g.seizeThreads()
+		if err != nil {
+			return err
+		}
+		m, err := g.seizeSharers()
+		if err != nil {
+			return err
+		}
+		if n+m == 0 {
+			return nil
+		}
+		g.t.pump()
+	}
+	return refuse(g.PID, ReasonBusy, "it makes threads faster than they can be attached to")
+}
+
+// seizeThreads lists the threads of the group's processes once and attaches to
+// those that are new. Threads made by a seized thread are attached by the kernel.
+func (g *Group) seizeThreads() (added int, err error) {
+	for pid := range g.procs {
+		tids, err := proc.Threads(pid)
+		if err != nil {
+			if pid == g.PID {
+				return added, err
+			}
+			continue // a process that shared the memory has ended
+		}
+		for _, tid := range tids {
+			ok, err := g.seizeThread(pid, tid)
+			if err != nil {
+				return added, err
+			}
+			if ok {
+				added++
+			}
+		}
+	}
+	return added, nil
+}
+
+func (g *Group) seizeThread(pid, tid int) (added bool, err error) {
+	if g.t.threads[tid] != nil {
+		return false, nil
+	}
+	for try := 0; ; try++ {
+		err = unix.PtraceSeize(tid, g.options)
+		if err == nil {
+			g.adopt(pid, tid)
+			return true, nil
+		}
+		if errors.Is(err, syscall.ESRCH) {
+			return false, nil
+		}
+		st, serr := proc.ReadStat(pid, tid)
+		if serr != nil || st.Dead() {
+			return false, nil
+		}
+		status, serr := proc.ReadStatus(pid, tid)
+		switch {
+		case serr != nil:
+			return false, nil
+		case status.TracerPid == g.t.tid:
+			g.adopt(pid, tid) // by the kernel, for the thread that made it
+			return true, nil
+		case status.TracerPid != 0:
+			return false, proc.TracedBy(pid, status.TracerPid)
+		case try == 3:
+			return false, fmt.Errorf("process %d: attaching to thread %d: %w", pid, tid, err)
+		}
+		// It was exiting, or its tracer left, between the two looks.
+	}
+}
+
+func (g *Group) adopt(pid, tid int) *Thread {
+	th := &Thread{TID: tid, PID: pid, g: g}
+	g.threads[tid] = th
+	g.t.threads[tid] = th
+	g.t.groups[g] = struct{}{}
+	delete(g.t.strays, tid)
+	return th
+}
+
+// seizeSharers finds processes that share the memory. A vfork child is left
+// alone: the thread that waits for it does not stop before it is gone, and an
+// execve of a set-user-ID program would fail to raise its rights under us.
+func (g *Group) seizeSharers() (added int, err error) {
+	sharers, err := proc.Sharers(g.PID)
+	if err != nil {
+		return 0, err
+	}
+	g.vforking = false
+	for _, pid := range sharers {
+		if g.procs[pid] {
+			continue
+		}
+		st, err := proc.ReadStat(pid, pid)
+		if err != nil {
+			continue
+		}
+		if g.procs[st.PPid] && proc.AwaitsVfork(st.PPid) {
+			g.vforking = true
+			continue
+		}
+		g.procs[pid] = true
+		added++
+	}
+	return added, nil
+}
+
+// Threads lists the threads that are attached, in ascending order of their ids.
+func (g *Group) Threads() []*Thread {
+	var out []*Thread
+	_ = g.t.do(func() error { out = g.list(); return nil })
+	return out
+}
+
+func (g *Group) list() []*Thread {
+	out := make([]*Thread, 0, len(g.threads))
+	for _, th := range g.threads {
+		if th.state != stateZombie {
+			out = append(out, th)
+		}
+	}
+	slices.SortFunc(out, func(a, b *Thread) int { return cmp.Compare(a.TID, b.TID) })
+	return out
+}
+
+// Mem is the group's memory. It stays valid after Detach.
+func (g *Group) Mem() *Mem { return g.mem }
+
+// Tracer is the tracer that the group belongs to.
+func (g *Group) Tracer() *Tracer { return g.t }
+
+// SetMaxPause bounds how long Stop keeps threads stopped while it waits for the
+// others; 250 ms unless set.
+func (g *Group) SetMaxPause(d time.Duration) {
+	_ = g.t.do(func() error { g.maxPause = d; return nil })
+}
+
+// Pauses are the times for which all of the group was stopped, each from the
+// request to stop to the last thread's continuation, oldest first. Stops that
+// were given up are among them: the target felt them too.
+func (g *Group) Pauses() []time.Duration {
+	var out []time.Duration
+	_ = g.t.do(func() error { out = slices.Clone(g.pauses); return nil })
+	return out
+}
+
+// Close closes the memory's descriptor. The group has to be detached.
+func (g *Group) Close() error {
+	return g.t.do(func() error {
+		if g.mem == nil {
+			return nil
+		}
+		m := g.mem
+		g.mem = nil
+		return m.f.Close()
+	})
+}
+
+// Resume lets all threads go on. They stay attached, and every signal to them
+// takes the way through the tracer, so Detach soon.
+func (g *Group) Resume() error {
+	return g.t.do(func() error {
+		g.dropExitKill()
+		g.resume()
+		return g.over
+	})
+}
+
+func (g *Group) resume() {
+	if g.mode == modeHold {
+		g.mode = modeRun
+	}
+	for _, th := range g.threads {
+		if !th.hold {
+			th.resume()
+		}
+	}
+	g.notePause()
+}
+
+func (g *Group) notePause() {
+	if !g.heldSince.IsZero() {
+		g.pauses = append(g.pauses, time.Since(g.heldSince))
+		g.heldSince = time.Time{}
+	}
+}
+
+// Detach lets all threads go. A thread that does not stop for it before the
+// context ends is let go as soon as it does, and ErrBusy names it; the others
+// are free by then.
+func (g *Group) Detach(ctx context.Context) error {
+	return g.t.do(func() error {
+		if g.mode == modeDetached {
+			return nil
+		}
+		g.startDetach()
+		until, ok := ctx.Deadline()
+		if !ok {
+			until = time.Now().Add(10 * time.Second)
+		}
+		return g.awaitDetach(until)
+	})
+}
+
+func (g *Group) startDetach() {
+	g.mode = modeDetach
+	for _, th := range g.threads {
+		th.hold = false
+		if th.state == stateStopped {
+			th.detach()
+		} else {
+			th.interrupt()
+		}
+	}
+	g.notePause()
+}
+
+func (g *Group) awaitDetach(until time.Time) error {
+	if err := g.collect(until); err != nil {
+		return refuse(g.PID, ReasonBusy, "%v; it is let go as soon as it does", err)
+	}
+	g.mode = modeDetached // dead leaders may be left; they are seen off when the process ends
+	return nil
+}
+
+// openMem opens the memory through a thread that lives.
+func openMem(g *Group) (*Mem, error) {
+	tid, err := proc.LiveThread(g.PID)
+	if err != nil {
+		return nil, err
+	}
+	f, err := os.OpenFile(proc.TaskPath(g.PID, tid, "mem"), os.O_RDWR, 0)
+	if err != nil {
+		return nil, fmt.Errorf("process %d: opening its memory: %w", g.PID, err)
+	}
+	return &Mem{g: g, f: f}, nil
+}

@@ -1,0 +1,176 @@
+package ptrace
+
+import (
+	"bytes"
+	"context"
+	"debug/elf"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+
+	"trapless/internal/abi"
+	"trapless/internal/proc"
+)
+
+// The first instructions go where nothing is: between the end of an executable
+// segment and the end of its last page. The bytes there are mapped because
+// pages are, and belong to nobody.
+
+const (
+	minSlack = 32 // less never suffices
+	maxSlack = 128
+)
+
+// slacks lists the slack of executable file mappings, and of the vDSO last.
+func (g *Group) slacks(maps proc.Maps) []abi.Range {
+	var out, last []abi.Range
+	for i := range maps {
+		m := &maps[i]
+		if m.Perm != proc.Read|proc.Exec {
+			continue
+		}
+		var end abi.Addr
+		var ok bool
+		switch {
+		case m.Path == "[vdso]":
+			end, ok = g.segmentEnd(m, m)
+		case m.File():
+			if head := firstMapping(maps, i); head != nil {
+				end, ok = g.segmentEnd(head, m)
+			}
+		}
+		at := (end + 7) &^ 7
+		if !ok || at+minSlack > m.End || !g.unused(m, at) {
+			continue
+		}
+		r := abi.Range{Start: at, End: min(m.End, at+maxSlack)}
+		if m.File() {
+			out = append(out, r)
+		} else {
+			last = append(last, r)
+		}
+	}
+	return append(out, last...)
+}
+
+// firstMapping is the mapping of the start of the file behind maps[i]: the
+// nearest one below it.
+func firstMapping(maps proc.Maps, i int) *proc.Mapping {
+	for j := i; j >= 0; j-- {
+		if maps[j].Offset == 0 && maps[j].SameFile(&maps[i]) {
+			return &maps[j]
+		}
+	}
+	return nil
+}
+
+// segmentEnd finds the segment that mapping m is of, by the program headers that
+// are in memory at head, and returns where it ends. It is not ok unless segment
+// and mapping agree in every respect.
+func (g *Group) segmentEnd(head, m *proc.Mapping) (abi.Addr, bool) {
+	var h elf.Header64
+	var raw [64]byte
+	if head.Perm&proc.Read == 0 || g.mem.read(raw[:], head.Start) != nil {
+		return 0, false
+	}
+	if err := binary.Read(bytes.NewReader(raw[:]), binary.LittleEndian, &h); err != nil ||
+		!bytes.HasPrefix(raw[:], []byte(elf.ELFMAG)) || h.Phentsize != 56 || h.Phnum > 64 {
+		return 0, false
+	}
+	table := make([]byte, int(h.Phnum)*int(h.Phentsize))
+	if h.Phoff+uint64(len(table)) > head.Len() || g.mem.read(table, head.Start+abi.Addr(h.Phoff)) != nil {
+		return 0, false
+	}
+	progs := make([]elf.Prog64, h.Phnum)
+	if err := binary.Read(bytes.NewReader(table), binary.LittleEndian, progs); err != nil {
+		return 0, false
+	}
+	return matchSegment(progs, head, m)
+}
+
+func matchSegment(progs []elf.Prog64, head, m *proc.Mapping) (abi.Addr, bool) {
+	bias, found := abi.Addr(0), false
+	for _, p := range progs {
+		if elf.ProgType(p.Type) == elf.PT_LOAD && abi.Addr(p.Off).PageDown() == 0 {
+			bias, found = head.Start-abi.Addr(p.Vaddr).PageDown(), true
+			break
+		}
+	}
+	for _, p := range progs {
+		if !found || elf.ProgType(p.Type) != elf.PT_LOAD || elf.ProgFlag(p.Flags)&elf.PF_X == 0 || p.Filesz != p.Memsz {
+			continue
+		}
+		start, end := bias+abi.Addr(p.Vaddr), bias+abi.Addr(p.Vaddr+p.Memsz)
+		if start.PageDown() == m.Start && end.PageUp() == m.End && abi.Addr(p.Off).PageDown() == abi.Addr(m.Offset) {
+			return end, true
+		}
+	}
+	return 0, false
+}
+
+// unused reports whether the slack is as the file has it: zeros, or what the
+// linker put behind the segment. Anything else is the work of a tracer that died,
+// or of the program, and may be in use.
+func (g *Group) unused(m *proc.Mapping, at abi.Addr) bool {
+	now := make([]byte, min(uint64(m.End-at), maxSlack))
+	if g.mem.read(now, at) != nil {
+		return false
+	}
+	if bytes.Count(now, []byte{0}) == len(now) {
+		return true
+	}
+	tid, err := proc.LiveThread(g.PID)
+	if err != nil {
+		return false
+	}
+	f, err := os.Open(proc.TaskPath(g.PID, tid, fmt.Sprintf("map_files/%x-%x", uint64(m.Start), uint64(m.End))))
+	if err != nil {
+		f, err = os.Open(proc.Path(g.PID, fmt.Sprintf("map_files/%x-%x", uint64(m.Start), uint64(m.End))))
+	}
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	file := make([]byte, len(now))
+	_, _ = f.ReadAt(file, int64(m.Offset)+int64(at-m.Start)) // behind the file's end there are zeros
+	return bytes.Equal(now, file)
+}
+
+// mapThroughSlack maps the region by code in somebody's slack.
+func (g *Group) mapThroughSlack(ctx context.Context, maps proc.Maps, h *home) error {
+	rooms := g.slacks(maps)
+	if len(rooms) == 0 {
+		return refuse(g.PID, ReasonNoSlack, "no executable file mapping has %d unused bytes at its end", minSlack)
+	}
+	next := 0
+	for tries := 0; ; tries++ {
+		room := rooms[next]
+		old := make([]byte, room.Len())
+		if err := g.mem.ReadAt(old, room.Start); err != nil {
+			return err
+		}
+		err := g.callOnce(ctx, &oneCall{room: room, mapping: h.Range, prot: protRead | protExec,
+			put:   func(code []byte) error { return g.mem.writeText(code, room.Start) },
+			clean: func() error { return g.mem.writeText(old, room.Start) }})
+		switch {
+		case errors.Is(err, errRoom) && next+1 < len(rooms):
+			next++
+			continue
+		case errors.Is(err, errRoom):
+			return refuse(g.PID, ReasonNoSlack, "the unused bytes at the ends of its %d executable file mappings are too few", len(rooms))
+		case err != nil:
+			return err
+		}
+		now, err := proc.ReadMaps(g.PID)
+		if err != nil {
+			return err
+		}
+		if m := now.Find(h.Start); m != nil {
+			if m.Perm != proc.Read|proc.Exec || m.File() {
+				return refuse(g.PID, ReasonFailed, "something else was mapped at %v", h.Start)
+			}
+			return nil
+		}
+	}
+}
