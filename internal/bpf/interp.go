@@ -102,7 +102,7 @@ func (x *run) step() bool {
 	case CallHelper:
 		x.call(asm.BuiltinFunc(in.Imm))
 	case Jump:
-		if in.taken(x.r[in.Dst], x.r[in.Src]) {
+		if x.jumps(in) {
 			next = in.Target
 		}
 	case JumpAlways:
@@ -111,6 +111,15 @@ func (x *run) step() bool {
 	ends := x.v.Ends(x.at)
 	x.at = next
 	return !ends
+}
+
+// jumps follows the verifier where it has decided a test: pointers, which are
+// offsets here, cannot be compared with null.
+func (x *run) jumps(in *Insn) bool {
+	if b := x.v.branch[x.at]; b != Either {
+		return b == Always
+	}
+	return in.taken(x.r[in.Dst], x.r[in.Src])
 }
 
 func (x *run) alu(in *Insn) uint64 { return in.compute(x.r[in.Dst], x.r[in.Src]) }

@@ -19,7 +19,8 @@ import (
 func (g *generator) lookup(i int) {
 	l, s, t := g.env.Layout, g.v(slotVar), g.v(temp1)
 	if g.shared {
-		return // the way into this copy led through a lookup
+		address(g.Asm, s, g.env.Arena+abi.Addr(l.Slots+abi.SlotShared<<l.StrideShift))
+		return
 	}
 	g.Load(8, t, asm.FS(0))
 	g.hash(s, t, l.SlotBits)
@@ -33,17 +34,23 @@ func (g *generator) lookup(i int) {
 	g.OpRR(asm.Add, 8, s, t)
 	g.Bind(hit)
 
-	entry := g.NewLabel()
 	g.later(func() {
 		g.Bind(miss)
 		sp := g.enterCall(1)
 		g.CallAddr(g.env.Runtime.slot)
 		g.Load(8, s, asm.At(asm.RSP, 0))
 		g.leaveCall(sp)
-		g.Jcc(asm.E, entry) // the shared slot
+		g.Jcc(asm.E, g.labels[sharedCopy][i])
 		g.Jmp(hit)
 	})
-	g.later(func() { g.enterShared(i, entry) })
+	if !g.hasShared {
+		g.hasShared = true
+		g.first = i
+		g.later(func() {
+			g.shared = true
+			g.body()
+		})
+	}
 }
 
 // hash puts the position of x in a table of 1<<size entries into d.
@@ -53,29 +60,11 @@ func (g *generator) hash(d, x asm.Reg, size uint) {
 	g.ShiftI(asm.Shr, 8, d, uint8(64-size))
 }
 
-// enterShared binds the way into the shared copy behind the lookup of
-// operation i, and emits the copy when it is wanted for the first time.
-func (g *generator) enterShared(i int, entry asm.Label) {
-	g.Bind(entry)
-	g.shared = true
-	if g.sharedDone {
-		g.Jmp(g.labels[sharedCopy][i])
-		return
-	}
-	g.sharedDone = true
-	g.first = i
-	g.body()
-}
-
 // enterCall makes room for n words of arguments of a runtime routine at the
 // stack pointer, below everything that is in use. leaveCall undoes it.
 func (g *generator) enterCall(n int) int32 {
 	sp := g.sp
-	by := int32(8 * n)
-	if g.frame.move == 0 {
-		by += g.frame.size
-	}
-	g.moveStack(by)
+	g.moveStack(g.frame.below + int32(8*n))
 	return sp
 }
 
@@ -156,6 +145,12 @@ func (g *generator) hashCell(o *op) {
 		g.knownCell(k, d, t, miss)
 	} else {
 		key := g.keyReg(k)
+		switch {
+		case !k.inReg:
+			g.Load(8, key, g.ebpfStack(k.off))
+		case k.inResult():
+			g.MovRR(8, key, d)
+		}
 		g.hash(d, key, ml.DirBits)
 		address(g.Asm, t, dir)
 		g.Load(8, t, asm.AtIndex(t, d, 8, 0))
@@ -170,14 +165,12 @@ func (g *generator) hashCell(o *op) {
 	g.later(func() { g.hashMiss(o, miss, hit) })
 }
 
-// keyReg is the register that holds the key.
+// keyReg is the register that holds the key while it is looked up.
 func (g *generator) keyReg(k *key) asm.Reg {
-	if k.inReg {
+	if k.inReg && !k.inResult() {
 		return g.v(k.reg)
 	}
-	t := g.v(temp2)
-	g.Load(8, t, g.ebpfStack(k.off))
-	return t
+	return g.v(temp2)
 }
 
 // knownCell compares the one directory word where a constant key hashes to.
@@ -208,10 +201,8 @@ func (g *generator) hashMiss(o *op, miss, hit asm.Label) {
 	case k.known:
 		g.MovRI(d, k.value)
 		g.Store(8, asm.At(asm.RSP, 0), d)
-	case k.inReg:
-		g.Store(8, asm.At(asm.RSP, 0), g.v(k.reg))
 	default:
-		g.Store(8, asm.At(asm.RSP, 0), g.v(temp2))
+		g.Store(8, asm.At(asm.RSP, 0), g.keyReg(k))
 	}
 	g.callCell(o, sp)
 	g.Jmp(hit)

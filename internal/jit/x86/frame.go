@@ -16,6 +16,7 @@ const redZone = 128
 type frame struct {
 	size  int32 // bytes in use, a multiple of 8
 	move  int32 // how far the stack pointer is moved
+	below int32 // how far below that the stack is in use
 	saves []save
 	flags int32 // where RAX holds the saved flags; 0 when flags are dead
 	r10   int32 // what the eBPF frame pointer points to
@@ -46,12 +47,15 @@ func layoutFrame(u *unit, al allocation, site Site) frame {
 		f.size += hi - lo
 	}
 	switch {
-	case f.size == 0:
+	case f.size == 0 && site.RedZoneLive:
+		f.below = redZone
 	case site.RedZoneLive:
 		f.move = redZone + f.size
 		f.shift(-redZone)
 	case f.size > redZone:
 		f.move = f.size
+	default:
+		f.below = f.size
 	}
 	return f
 }

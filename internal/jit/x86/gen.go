@@ -23,7 +23,7 @@ type generator struct {
 	first  int            // the operation where the shared copy begins
 	cold   []func()       // what EmitCold is to emit
 
-	sharedDone bool // the shared copy was emitted
+	hasShared bool // there is a shared copy
 }
 
 // Values of generator.labels' first index.

@@ -257,3 +257,11 @@ func (rq *request) context(site Site, rp *reply) *bpf.Regs {
 }
 
 const allRegs = asm.RegSet(0xffff)
+
+func layoutOf(m int) abi.MapLayout {
+	l, err := abi.NewLayout(testConfig)
+	if err != nil {
+		panic(err)
+	}
+	return l.Maps[m]
+}

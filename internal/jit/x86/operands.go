@@ -182,7 +182,7 @@ func (u *unit) cellOperands(o *op) {
 	}
 	if ml.Kind == abi.PerSlotHash && size == 8 {
 		o.temps = vars(temp1)
-		if !o.key.known && !o.key.inReg {
+		if !o.key.known && (!o.key.inReg || o.key.inResult()) {
 			o.temps |= vars(temp2)
 		}
 	}

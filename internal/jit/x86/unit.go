@@ -96,6 +96,9 @@ type key struct {
 	off   int32 // else it is on the stack, at r10+off; so is a key of several words
 }
 
+// inResult reports whether the key is in the register that the result goes to.
+func (k *key) inResult() bool { return k.inReg && k.reg == variable(bpfasm.R0) }
+
 // unit is the programs of a site, one after the other, as one sequence. An
 // operation that ends a program leads to the beginning of the next one.
 type unit struct {

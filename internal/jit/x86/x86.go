@@ -79,7 +79,7 @@ func (d *Detour) EmitCold(a *asm.Asm) {
 
 // FrameSize is how far below the target's stack pointer the programs' own data
 // reach, in bytes; calls of the runtime need at most RuntimeStack more.
-func (d *Detour) FrameSize() int { return int(max(d.g.frame.size, d.g.frame.move)) }
+func (d *Detour) FrameSize() int { return int(d.g.frame.move + d.g.frame.below) }
 
 // RuntimeStack is what a call of the runtime needs of the stack, in bytes.
 const RuntimeStack = 128
