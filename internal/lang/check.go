@@ -1,6 +1,9 @@
 package lang
 
 import (
+	"cmp"
+	"slices"
+
 	"trapless/internal/abi"
 	"trapless/internal/diag"
 )
@@ -197,8 +200,10 @@ func (c *checker) widen(v *variable, t Type) bool {
 	return true
 }
 
-// buildMaps numbers the maps that are used and fixes how they lie in memory.
+// buildMaps numbers the maps that are used, in the order of their names, in
+// which they are listed at the end, and fixes how they lie in memory.
 func (c *checker) buildMaps() []Map {
+	slices.SortFunc(c.order, func(a, b *mapInfo) int { return cmp.Compare(a.name, b.name) })
 	var out []Map
 	for _, m := range c.order {
 		m.number = len(out)

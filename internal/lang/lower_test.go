@@ -75,9 +75,9 @@ func TestMapSpecs(t *testing.T) {
 	s := mustCompile(t, `config = { max_map_keys = 100 } let @d = percpuhash(7); let @unused = percpuhash(9);
 		begin { @n = count(); @k[1] = sum(1); @d[1, 2] = count(); @d[1, 3] = count(); print(@k) }`, Options{MaxMapKeys: 50})
 	want := []abi.MapSpec{
-		{Name: "@n", Kind: abi.PerSlotArray, KeySize: 4, ValueSize: 8, MaxEntries: 1},
-		{Name: "@k", Kind: abi.PerSlotHash, KeySize: 8, ValueSize: 16, MaxEntries: 100},
 		{Name: "@d", Kind: abi.PerSlotHash, KeySize: 16, ValueSize: 8, MaxEntries: 7},
+		{Name: "@k", Kind: abi.PerSlotHash, KeySize: 8, ValueSize: 16, MaxEntries: 100},
+		{Name: "@n", Kind: abi.PerSlotArray, KeySize: 4, ValueSize: 8, MaxEntries: 1},
 	}
 	if fmt.Sprint(s.MapSpecs()) != fmt.Sprint(want) {
 		t.Errorf("got  %+v\nwant %+v", s.MapSpecs(), want)

@@ -14,7 +14,7 @@ import (
 type Script struct {
 	Source   *diag.Source
 	Probes   []Probe
-	Maps     []Map    // a map's number is its index
+	Maps     []Map    // ordered by name; a map's number is its index
 	Actions  []Action // an action's number is its index
 	Warnings diag.List
 
@@ -110,7 +110,7 @@ type Action struct {
 	Format   *Format // of Printf
 	Args     []Arg
 	Map      int    // number of the map of PrintMap, Clear and Zero
-	Top, Div uint32 // of PrintMap
+	Top, Div uint32 // of PrintMap; Div is at least 1
 	Span     diag.Span
 }
 

@@ -1,0 +1,113 @@
+package text
+
+import (
+	"cmp"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+
+	"trapless/internal/arena"
+	"trapless/internal/lang"
+)
+
+// PrintMap writes a map: "@name: value", or "@name[key]: value" for each entry,
+// the smallest value first, and the smallest key first where values are equal.
+//
+// With top, only so many of the largest are written. Values are divided by div,
+// which is 0 for the listing at the end of a session; a map without keys that
+// has no value is left out there, and is 0 elsewhere.
+func PrintMap(w io.Writer, m *lang.Map, entries []arena.Entry, top, div uint32) error {
+	var b strings.Builder
+	for _, e := range rows(m, entries, top, div) {
+		b.WriteString(m.Name)
+		if len(m.Keys) > 0 {
+			b.WriteString("[" + strings.Join(e.key, ", ") + "]")
+		}
+		b.WriteString(": " + e.value + "\n")
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+// End writes what separates the output of a session from the listing of its
+// maps.
+func End(w io.Writer) error {
+	_, err := io.WriteString(w, "\n\n")
+	return err
+}
+
+// row is an entry as it is written.
+type row struct {
+	key   []string
+	value string
+}
+
+// rows are the entries of a map in their order.
+func rows(m *lang.Map, entries []arena.Entry, top, div uint32) []row {
+	entries = slices.Clone(entries)
+	slices.SortFunc(entries, func(a, b arena.Entry) int { return compare(m, &a, &b) })
+	if top > 0 && len(entries) > int(top) {
+		entries = entries[len(entries)-int(top):]
+	}
+	if len(m.Keys) == 0 && len(entries) == 0 && div != 0 {
+		entries = []arena.Entry{{}}
+	}
+	out := make([]row, len(entries))
+	for i := range entries {
+		out[i] = row{keys(m, &entries[i]), number(m, total(m, &entries[i]), div)}
+	}
+	return out
+}
+
+// total is the value of an entry, whose sign m.Signed tells.
+func total(m *lang.Map, e *arena.Entry) uint64 {
+	at := lang.CellCount / 8
+	if m.Agg == lang.Sum {
+		at = lang.CellTotal / 8
+	}
+	if at >= len(e.Value) {
+		return 0
+	}
+	return e.Value[at]
+}
+
+func number(m *lang.Map, v uint64, div uint32) string {
+	div = max(div, 1)
+	if m.Signed {
+		return strconv.FormatInt(int64(v)/int64(div), 10)
+	}
+	return strconv.FormatUint(v/uint64(div), 10)
+}
+
+func keys(m *lang.Map, e *arena.Entry) []string {
+	var out []string
+	for i, t := range m.Keys {
+		if i < len(e.Key) {
+			out = append(out, Value(lang.Value{Type: t, Int: e.Key[i]}))
+		}
+	}
+	return out
+}
+
+func compare(m *lang.Map, a, b *arena.Entry) int {
+	if c := compareAs(total(m, a), total(m, b), m.Signed); c != 0 {
+		return c
+	}
+	for i, t := range m.Keys {
+		if i >= len(a.Key) || i >= len(b.Key) {
+			break
+		}
+		if c := compareAs(a.Key[i], b.Key[i], t.Signed); c != 0 {
+			return c
+		}
+	}
+	return 0
+}
+
+func compareAs(a, b uint64, signed bool) int {
+	if signed {
+		return cmp.Compare(int64(a), int64(b))
+	}
+	return cmp.Compare(a, b)
+}
