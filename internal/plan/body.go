@@ -129,15 +129,17 @@ func (b *body) containing(off int) int {
 // reading meets the first one again. (A jump behind a lock prefix is the usual
 // case.) All instructions passed have two readings.
 func (b *body) markTwofold() {
+	seen := map[int]bool{} // offsets from which was read on, so that no byte is read twice
 	for _, e := range b.entries {
 		if _, ok := b.find(e.to); ok || e.to >= b.stop || e.how == byAddress {
 			continue
 		}
 		for off := e.to; off < b.stop; {
 			i, boundary := b.find(off)
-			if boundary {
+			if boundary || seen[off] {
 				break
 			}
+			seen[off] = true
 			b.twofold = append(b.twofold, i-1)
 			in, err := insn.Decode(b.f.Code[off:], insn.Mode64)
 			if err != nil {

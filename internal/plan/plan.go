@@ -59,6 +59,11 @@ type Facts struct {
 	// instruction. Without them, a window of several instructions is made
 	// only where nothing but its start can be entered.
 	TrapsHandled bool
+	// SlowEntries: a window may have known entries inside, each of which
+	// costs a trap. They are refused otherwise, even with trap handlers: code
+	// may run with these signals blocked (in a thread that blocks all of them,
+	// in the child of posix_spawn), and a trap then kills the target.
+	SlowEntries bool
 	// FaultsDefault: SIGSEGV, SIGBUS and SIGFPE are SIG_DFL.
 	FaultsDefault bool
 	// FaultsMapped: the handlers of these signals see the original program

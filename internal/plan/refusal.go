@@ -21,7 +21,7 @@ const (
 	SyscallInside   Reason = "syscall-in-window"  // the kernel would look at, or set, an address in the window
 	CallInside      Reason = "call-in-window"     // a return address would point into the detour
 	Immovable       Reason = "immovable"          // an instruction depends on its address, or is privileged
-	JumpInside      Reason = "jump-target-inside" // known code jumps into the window, in a loop or without trap handlers
+	JumpInside      Reason = "jump-target-inside" // known code jumps into the window
 	IndirectJump    Reason = "indirect-jump"      // unknown code may jump into the window, and there are no trap handlers
 	Faults          Reason = "faults"             // a fault would show the target an address in the detour
 	BlockedSignals  Reason = "blocked-signals"    // the code runs while a trap would kill the target

@@ -35,9 +35,9 @@ func (p *planner) checkRange(w *Window) *Refusal {
 //     target with it.
 //   - A jump into the middle of an instruction is never allowed, because no
 //     trapping byte stands there.
-//   - A known entry at a boundary works by a trap. It is accepted with trap
-//     handlers, but not if it closes a loop (its source lies behind it), which
-//     could trap without end.
+//   - A known entry at a boundary works by a trap. It is accepted if the facts
+//     allow slow entries, but not if it closes a loop (its source lies behind
+//     it), which could trap without end.
 //   - Unknown jumps are accepted with trap handlers.
 func (p *planner) checkEntries(w *Window) *Refusal {
 	lo := int(w.Start - p.f.Start)
@@ -53,7 +53,7 @@ func (p *planner) checkEntries(w *Window) *Refusal {
 		case e.how == byBranch && e.from > e.to:
 			return refuse(w.Site, JumpInside, "the jump at %v closes a loop at %v, inside the window of %d bytes",
 				p.addr(e.from), at, w.Len)
-		case !p.facts.TrapsHandled:
+		case !p.facts.TrapsHandled || !p.facts.SlowEntries:
 			return refuse(w.Site, JumpInside, "%s leads to %v, inside the window of %d bytes", e.how, at, w.Len)
 		}
 		w.addSlow(at)

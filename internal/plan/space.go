@@ -184,8 +184,22 @@ func (s *Space) bestFit(w *Window, size int) (abi.Addr, *region) {
 	return at, in
 }
 
+// take marks a place as used. Precondition: one free piece holds it.
 func (r *region) take(at abi.Addr, size int) {
-	r.free = subtract(r.free, abi.Range{Start: at, End: at + abi.Addr(size)})
+	end := at + abi.Addr(size)
+	i := slices.IndexFunc(r.free, func(f abi.Range) bool { return f.Contains(at) })
+	f := r.free[i]
+	switch {
+	case f.Start == at && f.End == end:
+		r.free = slices.Delete(r.free, i, i+1)
+	case f.Start == at:
+		r.free[i].Start = end
+	case f.End == end:
+		r.free[i].End = at
+	default:
+		r.free[i].End = at
+		r.free = slices.Insert(r.free, i+1, abi.Range{Start: end, End: f.End})
+	}
 }
 
 // reserve makes a new region that holds a place for the window: a large one if

@@ -140,17 +140,20 @@ func TestEntries(t *testing.T) {
 		table    = "55 4889e5 4883ec10 ff24c500100000"
 		viaGOT   = "55 4889e5 4883ec10 ff2500100000"
 	)
+	slow := easy
+	slow.SlowEntries = true
 	for _, r := range []row{
-		{name: "forward into it", code: forward, site: 2, facts: easy, tactic: Multiple, len: 5},
+		{name: "forward into it", code: forward, site: 2, facts: easy, reason: JumpInside},
+		{name: "forward into it, slow", code: forward, site: 2, facts: slow, tactic: Multiple, len: 5},
 		{name: "forward into it, no traps", code: forward, site: 2, facts: noTraps, reason: JumpInside},
 		{name: "forward to its start", code: forward, site: 4, facts: noTraps, tactic: Multiple, len: 6},
 		{name: "from inside to inside", code: internal, facts: noTraps, tactic: Multiple, len: 6},
-		{name: "a loop inside", code: loop, facts: easy, reason: JumpInside, detail: "closes a loop at 0x555555001001"},
+		{name: "a loop inside", code: loop, facts: slow, reason: JumpInside, detail: "closes a loop at 0x555555001001"},
 		{name: "a loop to the site", code: loopSite, facts: noTraps, tactic: Multiple, len: 6},
 		{name: "behind a lock prefix", code: lock, site: 2, facts: easy, reason: AmbiguousCode},
-		{name: "an address taken", code: leaIn, site: 7, facts: easy, tactic: Multiple, len: 5},
+		{name: "an address taken", code: leaIn, site: 7, facts: slow, tactic: Multiple, len: 5},
 		{name: "an address taken, no traps", code: leaIn, site: 7, facts: noTraps, reason: JumpInside},
-		{name: "endbr64 inside", code: endbr, facts: easy, tactic: Multiple, len: 5},
+		{name: "endbr64 inside", code: endbr, facts: slow, tactic: Multiple, len: 5},
 		{name: "endbr64 inside, no traps", code: endbr, facts: noTraps, reason: JumpInside, detail: "endbr64"},
 		{name: "an indirect jump", code: jmpReg, facts: easy, tactic: Multiple, len: 8},
 		{name: "an indirect jump, no traps", code: jmpReg, facts: noTraps, reason: IndirectJump},
@@ -173,7 +176,10 @@ func TestInboundEntries(t *testing.T) {
 	row{name: "known", facts: noTraps, tactic: Multiple, len: 8}.check(t, f)
 	f.Inbound = []abi.Addr{base + 4}
 	row{name: "into it, no traps", facts: noTraps, reason: JumpInside}.check(t, f)
-	row{name: "into it", facts: easy, tactic: Multiple, len: 8}.check(t, f)
+	slow := easy
+	slow.SlowEntries = true
+	row{name: "into it", facts: easy, reason: JumpInside}.check(t, f)
+	row{name: "into it, slow", facts: slow, tactic: Multiple, len: 8}.check(t, f)
 	f.Inbound = []abi.Addr{base + 2}
 	row{name: "into an instruction", facts: easy, reason: AmbiguousCode}.check(t, f)
 	f.Inbound = []abi.Addr{base, base + 8, base + 200}
@@ -183,7 +189,7 @@ func TestInboundEntries(t *testing.T) {
 func TestSlowEntriesAreNamed(t *testing.T) {
 	f := function("eb02 9090 4889e5 4889ec c3")
 	f.Inbound = []abi.Addr{base + 4, base + 3}
-	windows, _ := Analyze(f, []abi.Addr{base + 2}, &easy)
+	windows, _ := Analyze(f, []abi.Addr{base + 2}, &Facts{TrapsHandled: true, SlowEntries: true, FaultsDefault: true})
 	if want := []abi.Addr{base + 3, base + 4}; len(windows) != 1 || !slices.Equal(windows[0].Slow, want) {
 		t.Errorf("%+v", windows)
 	}

@@ -1,0 +1,112 @@
+package plan
+
+import (
+	"encoding/binary"
+	"slices"
+	"testing"
+
+	"trapless/internal/abi"
+	asm "trapless/internal/asm/x86"
+	"trapless/internal/reloc"
+)
+
+// FuzzAnalyze gives Analyze bytes of which the first say how to cut the rest
+// into body and padding, and which facts hold.
+func FuzzAnalyze(f *testing.F) {
+	for _, code := range shapes {
+		fn := function(code)
+		f.Add(uint8(len(fn.Pad)), uint8(0xff), uint64(base), append(slices.Clone(fn.Code), fn.Pad...))
+	}
+	f.Add(uint8(0), uint8(0), ^uint64(0)-3, unhex("b801000000c3"))
+	f.Fuzz(func(t *testing.T, pad, facts uint8, start uint64, code []byte) {
+		code = code[:min(len(code), 600)] // every byte is a site
+		cut := max(0, len(code)-int(pad))
+		fn := &Func{Name: "f", Start: abi.Addr(start), Code: code[:cut], Pad: code[cut:], Entry: facts&1 != 0, InboundKnown: facts&2 != 0}
+		if facts&4 != 0 {
+			fn.Inbound = []abi.Addr{fn.Start + 7, fn.Start + 1000}
+		}
+		var sites []abi.Addr
+		for i := range cut + 1 {
+			sites = append(sites, fn.Start+abi.Addr(i))
+		}
+		windows, refusals := Analyze(fn, sites, &Facts{TrapsHandled: facts&8 != 0, SlowEntries: facts&16 != 0,
+			FaultsDefault: facts&32 != 0, FaultsMapped: facts&64 != 0})
+		if len(windows)+len(refusals) != len(sites) {
+			t.Fatalf("%d sites, %d windows, %d refusals", len(sites), len(windows), len(refusals))
+		}
+		for i, w := range windows {
+			if i > 0 && w.Start < windows[i-1].End() || w.Len < jmpLen || w.End() > fn.Start+abi.Addr(len(code)) {
+				t.Fatalf("window %v to %v", w.Start, w.End())
+			}
+			checkWindow(t, w)
+		}
+	})
+}
+
+// checkWindow checks what holds for every window.
+func checkWindow(t *testing.T, w *Window) {
+	t.Helper()
+	end := 0
+	for _, in := range w.Insts {
+		if in.Off != end {
+			t.Fatalf("an instruction at offset %d, the last one ended at %d", in.Off, end)
+		}
+		end += int(in.Len)
+		if _, err := reloc.Size(in.Inst); err != nil && !w.Call && !isBreakpointPad(in) {
+			t.Fatal(err)
+		}
+	}
+	if end != w.Len || len(w.Old) != w.Len {
+		t.Fatalf("%d bytes of instructions in a window of %d", end, w.Len)
+	}
+	space := NewSpace(SpaceConfig{Maps: []Mapping{{Range: w.Range()}}})
+	at, refusal := space.Pick(w, w.RelocatedSize())
+	if refusal != nil {
+		return
+	}
+	a := asm.New(at)
+	if _, err := w.EmitRelocated(a); err != nil {
+		t.Fatalf("picked %v: %v", at, err)
+	}
+	if code, err := a.Bytes(); err != nil || len(code) != w.RelocatedSize() {
+		t.Fatalf("%d bytes, %v; want %d", len(code), err, w.RelocatedSize())
+	}
+	p, err := w.Patch(at)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, off := range w.Boundaries() {
+		if !slices.Contains(Traps[:], p.New[off]) {
+			t.Fatalf("offset %d of %x", off, p.New)
+		}
+	}
+}
+
+// FuzzPick gives Pick maps made of pairs of page numbers.
+func FuzzPick(f *testing.F) {
+	f.Add(uint8(1), uint16(200), []byte{0, 1, 0, 2, 0, 9, 0, 12})
+	f.Fuzz(func(t *testing.T, shape uint8, size uint16, raw []byte) {
+		fn := function(shapes[int(shape)%len(shapes)])
+		windows, _ := Analyze(fn, []abi.Addr{fn.Start}, &easy)
+		w, n := windows[0], int(size)+jmpLen
+		var maps []Mapping
+		for ; len(raw) >= 4; raw = raw[4:] {
+			at := base.PageDown() - 1<<31 + abi.Addr(binary.LittleEndian.Uint16(raw))<<16
+			maps = append(maps, mapping(at, at+abi.Addr(binary.LittleEndian.Uint16(raw[2:])+1)<<16, ""))
+		}
+		s := NewSpace(SpaceConfig{Maps: maps})
+		at, refusal := s.Pick(w, n)
+		if refusal != nil {
+			return
+		}
+		got := abi.Range{Start: at, End: at + abi.Addr(n)}
+		if !w.Allows(at) || got.Start < w.Reach().Start || got.End > w.Reach().End {
+			t.Fatalf("%v is not allowed", at)
+		}
+		for _, m := range maps {
+			if m.Range.Overlaps(s.Regions()[0]) {
+				t.Fatalf("region %v overlaps %v", s.Regions()[0], m.Range)
+			}
+		}
+	})
+}
