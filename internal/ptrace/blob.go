@@ -129,6 +129,7 @@ const notRun = uint64(math.MaxInt64)
 type program struct {
 	code  []byte
 	marks []mark // one for each compiled call
+	tail  int    // from here on all calls have been made or skipped
 }
 
 // mark says where the code of a call stands, in bytes from the code's start.
@@ -196,8 +197,10 @@ func (b *Blob) compileCalls(at, mailbox abi.Addr, run uint64, first, end int, kn
 		}
 	}
 	a.Bind(out)
+	p.tail = a.Len()
 	a.MovRI(x86.RCX, run)
 	a.Store(8, x86.At(x86.RBX, mailDone), x86.RCX)
+	emitLinger(a)
 	emitReturn(a, allRegs, then)
 	for i := range data {
 		a.Bind(data[i])
@@ -208,6 +211,24 @@ func (b *Blob) compileCalls(at, mailbox abi.Addr, run uint64, first, end int, kn
 	code, err := a.Bytes()
 	p.code = code
 	return p, err
+}
+
+// lingers is how many pauses code makes before it returns, for a tenth of a
+// millisecond or so.
+const lingers = 4096
+
+// emitLinger lets the thread wait a moment, so that a living tracer can stop it
+// in here and give it back the registers that it had, restart and all, before it
+// has done anything else. It changes rcx.
+func emitLinger(a *x86.Asm) {
+	loop, out := a.NewLabel(), a.NewLabel()
+	a.MovRI(x86.RCX, lingers)
+	a.Bind(loop)
+	a.Jrcxz(out)
+	a.Pause()
+	a.Lea(x86.RCX, x86.At(x86.RCX, -1))
+	a.Jmp(loop)
+	a.Bind(out)
 }
 
 // flagAC is EFLAGS.AC: with it, a load from an odd address faults (SDM vol. 3,

@@ -55,6 +55,25 @@ func (t *Tracer) handle(tid int, ws unix.WaitStatus) {
 	}
 }
 
+// recover notices a stop that was never reported: when the target is a child of
+// our own process and another of our threads waits for its exit, the kernel may
+// hand the report to that thread.
+func (th *Thread) recover() {
+	info, err := unix.PtraceSigInfo(th.TID)
+	if err != nil {
+		return // it runs, or stops just now
+	}
+	status := uint32(info.Code)<<8 | 0x7f
+	trap := int32(syscall.SIGTRAP)
+	if ev := info.Code >> 8; ev != unix.EventStop && !(ev > 0 && info.Signo == trap && info.Code&0xff == trap) {
+		// The siginfo of a signal about to be delivered.
+		status = uint32(info.Signo)<<8 | 0x7f
+	}
+	if th.poll(); th.state == stateRunning {
+		th.stopped(unix.WaitStatus(status))
+	}
+}
+
 // checkOver notices that a group has no process any more.
 func (g *Group) checkOver() {
 	if len(g.threads) == 0 {

@@ -343,18 +343,28 @@ func (g *Group) callOnce(ctx context.Context, c *oneCall) error {
 		return err
 	}
 	entry.RIP = uint64(c.room.Start)
-	never := func() bool { return false }
-	inside, err := g.execute(ctx, p, c.room, &entry, never)
+	inside, err := g.execute(ctx, p, c.room, c.room.Start+stage0Tail, &entry, c.visible(g))
 	if p.th.state == stateRunning {
 		return err
 	}
 	if cerr := c.clean(); err == nil {
 		err = cerr
 	}
-	if err != nil || inside != nil {
+	if err != nil || inside != nil && inside.RIP < uint64(c.room.Start+stage0Tail) {
 		return err
 	}
 	return g.mapped(c)
+}
+
+// stage0Tail is where stage 0 has made its call.
+const stage0Tail = syscallInsnLen
+
+// visible is a cheap look at whether the mapping is there.
+func (c *oneCall) visible(g *Group) func() bool {
+	return func() bool {
+		var b [1]byte
+		return g.mem.read(b[:], c.mapping.Start) == nil
+	}
 }
 
 // mapped: the call was made. Is the mapping there?

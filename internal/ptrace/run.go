@@ -19,7 +19,11 @@ import (
 // code runs to its end whether or not a tracer is attached. Only one thread runs
 // it, and the kernel continues that thread when the tracer dies.
 //
-// Three things need the tracer, and none of them can be lost with it:
+// A living tracer makes it better: it stops the thread before the code returns and
+// gives it back the registers that it had, so that the thread goes on in the very
+// system call that it was in, and has done nothing of its own meanwhile.
+//
+// Three things could go wrong:
 //
 //   - A signal that arrives meanwhile would interrupt injected code, and its
 //     handler would see a strange PC. At the stop for its delivery the thread gets
@@ -130,7 +134,7 @@ func (g *Group) runSome(ctx context.Context, b *Blob, first int, results []uint6
 	entry := p.orig
 	entry.RIP = uint64(room.Start)
 	mail := func() bool { return g.home.word(g, mailDone) == run }
-	inside, err := g.execute(ctx, p, room, &entry, mail)
+	inside, err := g.execute(ctx, p, room, room.Start+abi.Addr(prog.tail), &entry, mail)
 	if p.th.state == stateRunning {
 		return 0, err // it is in there still; the slot stays armed for good
 	}
@@ -153,9 +157,10 @@ func (g *Group) runSome(ctx context.Context, b *Blob, first int, results []uint6
 
 // execute sets a held thread going in code that leads back to where it was, and
 // returns when the thread is stopped again: with nil when it is out of the code,
-// else with the registers that it had in it; it then has those of before. done
-// says cheaply whether it is worth looking.
-func (g *Group) execute(ctx context.Context, p *picked, code abi.Range, entry *Regs, done func() bool) (inside *Regs, err error) {
+// else with the registers that it had in it; it then has those of before. From
+// tail on the code does nothing but return. done says cheaply whether it is worth
+// looking.
+func (g *Group) execute(ctx context.Context, p *picked, code abi.Range, tail abi.Addr, entry *Regs, done func() bool) (inside *Regs, err error) {
 	th := p.th
 	entry.OrigRAX = NoSyscall // else the kernel would mend a result that is none
 	if err := th.writeRegs(entry); err != nil {
@@ -175,6 +180,9 @@ func (g *Group) execute(ctx context.Context, p *picked, code abi.Range, entry *R
 			}
 			if !code.Contains(abi.Addr(r.RIP)) {
 				return nil, nil
+			}
+			if th.kind == Interrupted && abi.Addr(r.RIP) >= tail {
+				return &r, th.writeRegs(&p.orig)
 			}
 			if th.kind != Interrupted || ctx.Err() != nil {
 				return &r, g.putBack(ctx, p)

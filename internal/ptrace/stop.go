@@ -161,7 +161,7 @@ func (g *Group) collect(until time.Time) error {
 		}
 		g.t.pump()
 		if now.Sub(last) > stuckTime {
-			if stuck := g.buryZombies(left); stuck {
+			if stuck := g.examine(left); stuck {
 				return g.busy(left)
 			}
 			last = now
@@ -190,10 +190,10 @@ func (g *Group) pollRunning() (left []*Thread, progress bool) {
 	return left, progress
 }
 
-// buryZombies finds leaders that ended before their process: they report
-// nothing, and cannot be let go, until the process ends. It says whether a
-// thread is left that will not stop soon.
-func (g *Group) buryZombies(left []*Thread) (stuck bool) {
+// examine looks at why threads do not stop. Leaders that ended before their
+// process report nothing, and cannot be let go, until the process ends. It says
+// whether a thread is left that will not stop soon.
+func (g *Group) examine(left []*Thread) (stuck bool) {
 	for _, th := range left {
 		st, err := proc.ReadStat(th.PID, th.TID)
 		switch {
@@ -202,6 +202,8 @@ func (g *Group) buryZombies(left []*Thread) (stuck bool) {
 			if th.TID == th.PID {
 				th.state = stateZombie
 			}
+		case st.State == proc.Tracing:
+			th.recover()
 		case st.State == proc.Disk:
 			stuck = g.mode == modeHold
 		}

@@ -148,3 +148,17 @@ func PtraceSeccompFilter(tid, index int) ([]BPFInsn, error) {
 func PtraceSetRAX(tid int, v uint64) error {
 	return ptrace(unix.PTRACE_POKEUSR, tid, unsafe.Offsetof(Regs{}.RAX), uintptr(v))
 }
+
+// SigInfo is the beginning of a siginfo_t.
+type SigInfo struct {
+	Signo, Errno, Code int32
+	_                  [116]byte
+}
+
+// PtraceSigInfo reads the signal that a stopped thread is stopped for. In an
+// event stop, Code is the event and the signal in the form of a wait status.
+func PtraceSigInfo(tid int) (SigInfo, error) {
+	var si SigInfo
+	err := ptrace(unix.PTRACE_GETSIGINFO, tid, 0, uintptr(unsafe.Pointer(&si)))
+	return si, err
+}

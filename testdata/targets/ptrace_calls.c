@@ -235,17 +235,21 @@ static void *transmitter(void *arg)
 
 /* --- semtimedop: two threads hand a token to and fro --- */
 static int sem;
+static atomic_int ending;
 
 static void token(int get, int put)
 {
 	struct timespec ts = { 10, 0 };
 	struct sembuf op = { get, -1, 0 };
 
-	while (semtimedop(sem, &op, 1, &ts))
+	while (semtimedop(sem, &op, 1, &ts)) {
+		if (ending)
+			pause();
 		if (!eintr("semtimedop"))
 			FAIL("semtimedop");
+	}
 	op = (struct sembuf){ put, 1, 0 };
-	if (semop(sem, &op, 1))
+	if (semop(sem, &op, 1) && !ending)
 		FAIL("semop");
 }
 
@@ -430,6 +434,7 @@ int main(int argc, char **argv)
 	fflush(stdout);
 	while (read(0, &c, 1) > 0)
 		;
+	ending = 1;
 	semctl(sem, 0, IPC_RMID);
 	printf("ok %ld\n", rounds);
 	fflush(stdout);
