@@ -79,9 +79,11 @@ func (t *Target) faults() []pair {
 	return out
 }
 
-// Arm applies the detours that were placed and opens the gates. All threads are
-// stopped meanwhile. It refuses single sites whose text is not what it was when
-// they were planned. When it fails nothing is applied.
+// Arm applies the detours that were placed and opens the gates. It stops all
+// threads and leaves them stopped: the caller resumes or detaches them, and one
+// stop less is an interrupted system call less. It refuses single sites whose
+// text is not what it was when they were planned. When it fails nothing is
+// applied and the threads run.
 func (t *Target) Arm(ctx context.Context) ([]*plan.Refusal, error) {
 	if len(t.detours) == 0 {
 		return nil, nil
@@ -95,21 +97,16 @@ func (t *Target) Arm(ctx context.Context) ([]*plan.Refusal, error) {
 		if err != nil {
 			return nil, err
 		}
-		refusals, err = t.armStopped(ctx)
-		if err != nil {
-			err = errors.Join(err, t.revert())
+		if refusals, err = t.armStopped(ctx); err == nil {
+			t.armed = true
+			return refusals, nil
 		}
-		if rerr := t.group.Resume(); err == nil {
-			err = rerr
+		err = errors.Join(err, t.revert(), t.group.Resume())
+		again := errors.Is(err, ptrace.ErrRseq) || errors.Is(err, ptrace.ErrInCall)
+		if !again || try == armTries || ctx.Err() != nil {
+			return refusals, err
 		}
-		if errors.Is(err, ptrace.ErrRseq) || errors.Is(err, ptrace.ErrInCall) {
-			if try < armTries && ctx.Err() == nil {
-				time.Sleep(time.Millisecond)
-				continue
-			}
-		}
-		t.armed = err == nil
-		return refusals, err
+		time.Sleep(time.Millisecond)
 	}
 }
 
@@ -301,7 +298,8 @@ const disarmTries = 40
 
 // Disarm closes the gates, restores the text, waits until no thread is in a
 // detour, and gives the signal actions back. Precondition: the group is attached.
-// It works on a target that a signal has stopped, too.
+// It works on a target that a signal has stopped, too. The threads are stopped
+// when it returns.
 func (t *Target) Disarm(ctx context.Context) error {
 	if !t.mem.Alive() {
 		return nil
@@ -324,9 +322,8 @@ func (t *Target) Disarm(ctx context.Context) error {
 		_, err = t.returnActions(ctx, t.journal, true)
 		errs = append(errs, err)
 	}
-	errs = append(errs, t.journal.setTracer(0, 0), t.group.Resume())
 	t.armed = false
-	return errors.Join(errs...)
+	return errors.Join(append(errs, t.journal.setTracer(0, 0))...)
 }
 
 // quiesce lets threads that are in a detour run until they have left it. It is

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -94,13 +95,25 @@ func (p *previous) undo(ctx context.Context, t *Target) (Undone, error) {
 	if !slices.ContainsFunc(p.journal.entries, inPlace) {
 		return u, nil
 	}
-	if err := t.group.StopEvenStopped(ctx); err != nil {
+	if err := p.undoText(ctx, t, owned, inPlace, &u); err != nil {
 		return u, err
 	}
-	defer t.group.Resume()
+	var err error
+	if u.Actions, err = p.undoActions(ctx, t, owned); err != nil || !owned {
+		return u, err
+	}
+	return u, p.journal.setTracer(0, 0)
+}
+
+// undoText restores the text. It works on a target that a signal has stopped.
+func (p *previous) undoText(ctx context.Context, t *Target, owned bool, inPlace func(entry) bool, u *Undone) (err error) {
+	if err := t.group.StopEvenStopped(ctx); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, t.group.Resume()) }()
 	maps, err := proc.ReadMaps(t.PID)
 	if err != nil {
-		return u, err
+		return err
 	}
 	for i := range p.journal.entries {
 		e := &p.journal.entries[i]
@@ -109,21 +122,35 @@ func (p *previous) undo(ctx context.Context, t *Target) (Undone, error) {
 		}
 		changed, err := t.unpatch(maps, e)
 		if err != nil {
-			return u, err
+			return err
 		}
 		if changed {
 			u.Patches++
 		}
 		if owned {
 			if err := p.journal.setState(i, stateUndone); err != nil {
-				return u, err
+				return err
 			}
 		}
 	}
-	if u.Actions, err = t.returnActions(ctx, p.journal, owned); err != nil || !owned {
-		return u, err
+	return nil
+}
+
+// undoActions gives the signal actions back, which needs code to run in the
+// target.
+func (p *previous) undoActions(ctx context.Context, t *Target, owned bool) (n int, err error) {
+	pending := func(e entry) bool { return e.kind == entryAction && e.state == statePending }
+	if !slices.ContainsFunc(p.journal.entries, pending) {
+		return 0, nil
 	}
-	return u, p.journal.setTracer(0, 0)
+	if err := t.settle(ctx); err != nil {
+		return 0, err
+	}
+	if err := t.group.Stop(ctx); err != nil {
+		return 0, err
+	}
+	defer func() { err = errors.Join(err, t.group.Resume()) }()
+	return t.returnActions(ctx, p.journal, owned)
 }
 
 // ownedBy reports whether the arena was made for this process, and not for one

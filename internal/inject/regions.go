@@ -174,7 +174,7 @@ func (t *Target) openGates(open bool) error {
 }
 
 // settle finds the foothold of an earlier session, or makes one.
-func (t *Target) settle(ctx context.Context, prev *previous) error {
+func (t *Target) settle(ctx context.Context) error {
 	if r, ok := t.group.Home(); ok {
 		t.home = r.Start
 		return nil

@@ -83,7 +83,7 @@ func Open(ctx context.Context, g *ptrace.Group, l *abi.Layout) (*Target, error) 
 	if err := t.checkLimits(l, prev); err != nil {
 		return nil, err
 	}
-	if err := t.settle(ctx, prev); err != nil {
+	if err := t.settle(ctx); err != nil {
 		return nil, err
 	}
 	if err := t.group.Stop(ctx); err != nil {

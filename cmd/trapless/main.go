@@ -1,0 +1,82 @@
+// Command trapless puts probes into running processes.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/spf13/cobra"
+)
+
+// Exit statuses. A target that ends is no failure of trapless's.
+const (
+	exitOK     = 0
+	exitFailed = 1 // with one line on standard error that says why and what to do
+	exitUsage  = 2
+)
+
+// usageError marks errors in the words of the command itself.
+type usageError struct{ error }
+
+// statusError ends the command with a script's own exit status.
+type statusError int
+
+func (e statusError) Error() string { return fmt.Sprintf("exit status %d", int(e)) }
+
+func main() { os.Exit(run(os.Args[1:])) }
+
+func run(args []string) int {
+	// The first Ctrl-C ends the session in order; the second one is not caught.
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+	defer stop()
+	context.AfterFunc(ctx, stop)
+	root := newRoot()
+	root.SetArgs(args)
+	err := root.ExecuteContext(ctx)
+	if err == nil {
+		return exitOK
+	}
+	var status statusError
+	if errors.As(err, &status) {
+		return int(status)
+	}
+	fmt.Fprintf(os.Stderr, "trapless: %v\n", err)
+	var usage usageError
+	if errors.As(err, &usage) {
+		return exitUsage
+	}
+	return exitFailed
+}
+
+func newRoot() *cobra.Command {
+	root := &cobra.Command{
+		Use:   "trapless",
+		Short: "dynamic probes for running processes that jump instead of trap",
+		Long: `trapless puts probes into running, unmodified Linux processes. A probed
+instruction becomes a jump to generated code that runs the probe's program: a hit
+costs a few nanoseconds, and nothing traps.`,
+		Example: `  trapless trace -p 1234 -e 'uprobe:libc:malloc { @[arg0] = count(); }'
+  trapless trace -c 'ls -l' -e 'uprobe:libc:strlen { @ = count(); }'
+  trapless clean -p 1234`,
+		SilenceErrors:     true,
+		SilenceUsage:      true,
+		CompletionOptions: cobra.CompletionOptions{HiddenDefaultCmd: true},
+	}
+	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
+		return usageError{fmt.Errorf("%w; see '%s --help'", err, c.CommandPath())}
+	})
+	root.AddCommand(newTrace(), newClean())
+	return root
+}
+
+// noArgs refuses positional arguments as a usage error.
+func noArgs(c *cobra.Command, args []string) error {
+	if len(args) > 0 {
+		return usageError{fmt.Errorf("'%s' takes no argument %q; see '%s --help'", c.CommandPath(), args[0], c.CommandPath())}
+	}
+	return nil
+}

@@ -1,0 +1,182 @@
+// Package trapless puts probes into running, unmodified Linux processes. A
+// probed instruction becomes a jump to generated code that runs the probe's
+// program; nothing traps on the way.
+//
+//	script, err := trapless.Compile("example", `uprobe:libc:malloc { @[arg0] = count(); }`)
+//	...
+//	s, err := trapless.Attach(ctx, pid, script, trapless.Options{Output: os.Stdout})
+//	...
+//	err = errors.Join(s.Run(ctx), s.Close())
+//
+// A target is never left half changed: what Attach returns is armed or was never
+// touched, Close restores the text byte for byte, and a target whose tracer was
+// killed runs on and is restored by Clean.
+package trapless
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"syscall"
+	"time"
+
+	"trapless/internal/arena"
+	"trapless/internal/export/text"
+	"trapless/internal/inject"
+	"trapless/internal/lang"
+	"trapless/internal/proc"
+	"trapless/internal/ptrace"
+	"trapless/internal/session"
+)
+
+// Errors to compare with by errors.Is.
+var (
+	ErrNoProcess  = proc.ErrNoProcess  // there is no such process
+	ErrPermission = proc.ErrPermission // the message says which capability or setting is missing
+	ErrTraced     = proc.ErrTraced     // a debugger is attached
+	ErrProbed     = inject.ErrProbed   // another trapless is at work on it
+	ErrNothing    = session.ErrNothing // all sites were refused
+)
+
+// Script is a compiled script.
+type Script struct{ compiled *lang.Script }
+
+// Compile compiles a script in the bpftrace language. name is what errors call
+// it, params are $1, $2, ... The error lists everything that is wrong, each with
+// its line and column.
+func Compile(name, src string, params ...string) (*Script, error) {
+	s, err := lang.Compile(src, name, lang.Options{Params: params})
+	if err != nil {
+		return nil, err
+	}
+	return &Script{s}, nil
+}
+
+// Warnings are remarks about what works, but probably not as meant.
+func (s *Script) Warnings() []string {
+	var out []string
+	for _, w := range s.compiled.Warnings {
+		out = append(out, w.String())
+	}
+	return out
+}
+
+// Options are what a session is given besides its script.
+type Options struct {
+	Output io.Writer                        // what the script prints; nothing if nil
+	Warn   func(format string, args ...any) // what the user should know; may be nil
+	Log    func(format string, args ...any) // what is done; may be nil
+}
+
+// Session is a script at work on a process. It is used by one goroutine.
+type Session struct {
+	*session.Session
+	script *Script
+}
+
+// Attach starts a session on a running process. When it fails, the process is as
+// it was.
+func Attach(ctx context.Context, pid int, s *Script, o Options) (*Session, error) {
+	in, err := session.Attach(ctx, pid, o.config(s))
+	if err != nil {
+		return nil, err
+	}
+	return &Session{in, s}, nil
+}
+
+// Start starts a program, with our standard streams, and a session on it, which
+// is in place before the program's main function runs.
+func Start(ctx context.Context, argv []string, s *Script, o Options) (*Session, error) {
+	if len(argv) == 0 {
+		return nil, errors.New("no command")
+	}
+	path, err := exec.LookPath(argv[0])
+	if err != nil {
+		return nil, err
+	}
+	cmd := &ptrace.Command{Path: path, Args: argv, Env: os.Environ(), Files: []*os.File{os.Stdin, os.Stdout, os.Stderr}}
+	in, err := session.Launch(ctx, cmd, o.config(s))
+	if err != nil {
+		return nil, err
+	}
+	return &Session{in, s}, nil
+}
+
+func (o Options) config(s *Script) session.Config {
+	c := session.Config{Script: s.compiled, Warn: o.Warn, Log: o.Log, Sink: &printer{o.Output}}
+	if o.Output == nil {
+		c.Sink = &printer{io.Discard}
+	}
+	if c.Warn == nil {
+		c.Warn = func(string, ...any) {}
+	}
+	return c
+}
+
+// Entry is an entry of a map: the parts of its key, and its value.
+type Entry struct {
+	Key   []uint64
+	Value int64
+}
+
+// Map reads a map by its name, with the '@', ordered by key.
+func (s *Session) Map(name string) ([]Entry, error) {
+	for i := range s.script.compiled.Maps {
+		m := &s.script.compiled.Maps[i]
+		if m.Name != name {
+			continue
+		}
+		var out []Entry
+		for _, e := range s.Entries(i) {
+			out = append(out, Entry{e.Key, int64(e.Value[len(e.Value)-1])})
+		}
+		return out, nil
+	}
+	return nil, fmt.Errorf("the script has no map %s", name)
+}
+
+// End ends the program that Start started, if it is still running, by SIGTERM,
+// and waits for it so long. Call it between Run and Close.
+func (s *Session) End(within time.Duration) error {
+	_ = syscall.Kill(s.PID, syscall.SIGTERM) // it may have ended
+	ctx, cancel := context.WithTimeout(context.Background(), within)
+	defer cancel()
+	if _, err := s.Wait(ctx); err != nil {
+		return fmt.Errorf("process %d did not end at SIGTERM within %v; it runs on without probes", s.PID, within)
+	}
+	return nil
+}
+
+// Cleaned says what Clean took out.
+type Cleaned = inject.Undone
+
+// Clean takes out what a tracer that was killed left in a process.
+func Clean(ctx context.Context, pid int) (Cleaned, error) {
+	t, err := ptrace.Start()
+	if err != nil {
+		return Cleaned{}, err
+	}
+	defer t.Close()
+	ctx, cancel := context.WithTimeout(ctx, cleanTime)
+	defer cancel()
+	g, err := t.Seize(ctx, pid)
+	if err != nil {
+		return Cleaned{}, err
+	}
+	r, err := inject.Clean(ctx, g)
+	return r, errors.Join(err, g.Detach(ctx), g.Close())
+}
+
+const cleanTime = 20 * time.Second
+
+// printer writes results as bpftrace prints them.
+type printer struct{ w io.Writer }
+
+func (p *printer) Printf(a *lang.Action, values []lang.Value) { text.Printf(p.w, a, values) }
+
+func (p *printer) PrintMap(m *lang.Map, entries []arena.Entry, top, div uint32) {
+	text.PrintMap(p.w, m, entries, top, div)
+}
