@@ -23,6 +23,11 @@
 // A site whose instruction is at least five bytes long needs nothing of this:
 // it has no inside (tactic single).
 //
+// What stays true of the target: calls stay calls and returns stay returns, so
+// return addresses, exceptions, tracebacks and shadow stacks see the original
+// code. An endbr64 at a site is displaced, because Linux does not enable
+// indirect branch tracking in user mode.
+//
 // The package is pure: it knows bytes and addresses, no process, no file and
 // no program. Its results depend on its arguments alone.
 package plan
@@ -45,8 +50,8 @@ type Func struct {
 	// Inbound are addresses inside the function to which code outside of it
 	// is known to jump: direct branches (see FindInbound) and landing pads.
 	Inbound []abi.Addr
-	// InboundKnown says that Inbound holds all direct branches. Without it,
-	// windows of several instructions need trap handlers.
+	// InboundKnown says that Inbound is complete. Without it, windows of
+	// several instructions need trap handlers.
 	InboundKnown bool
 }
 
@@ -107,7 +112,8 @@ type Window struct {
 	Call bool
 	// AtEntry: the site is the entry of a function that follows the ABI.
 	AtEntry bool
-	// RedZoneLive: the 128 bytes below the stack pointer may be in use.
+	// RedZoneLive: the 128 bytes below the stack pointer may be in use. At an
+	// entry they are not, unless the function also loops to its start.
 	RedZoneLive bool
 
 	// LiveRegs may be read before they are overwritten, from the site on.

@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"cmp"
 	"math"
 	"slices"
 
@@ -187,7 +188,10 @@ func (s *Space) bestFit(w *Window, size int) (abi.Addr, *region) {
 // take marks a place as used. Precondition: one free piece holds it.
 func (r *region) take(at abi.Addr, size int) {
 	end := at + abi.Addr(size)
-	i := slices.IndexFunc(r.free, func(f abi.Range) bool { return f.Contains(at) })
+	i, exact := slices.BinarySearchFunc(r.free, at, func(f abi.Range, a abi.Addr) int { return cmp.Compare(f.Start, a) })
+	if !exact {
+		i--
+	}
 	f := r.free[i]
 	switch {
 	case f.Start == at && f.End == end:

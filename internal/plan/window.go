@@ -86,10 +86,21 @@ func (p *planner) window(site abi.Addr) (*Window, *Refusal) {
 	w.Old = slices.Clone(p.text[off : off+w.Len])
 	w.setNeed()
 	w.setReach()
-	w.RedZoneLive = !w.AtEntry && !w.Call
+	w.RedZoneLive = !w.Call && (!w.AtEntry || p.loopsToStart())
 	w.LiveRegs, w.LiveFlags = p.liveAt(first)
 	w.FlagsLive = w.LiveFlags != 0
 	return w, nil
+}
+
+// loopsToStart reports whether the function may jump to its own start, where
+// the red zone of the running call may then be in use.
+func (p *planner) loopsToStart() bool {
+	for _, e := range p.entriesIn(-1, 1) {
+		if e.how == byBranch {
+			return true
+		}
+	}
+	return p.unknown != ""
 }
 
 // locate finds the instruction at the site.

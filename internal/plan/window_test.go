@@ -242,6 +242,12 @@ func TestEntryAndRedZone(t *testing.T) {
 	if !slices.Equal(got, want) {
 		t.Errorf("entry, red zone, call: %v", got)
 	}
+	for _, code := range []string{"4889c8 ffc9 75f9 c3", "4889c8 ffc9 90 ffe0"} {
+		windows, _ = Analyze(function(code), []abi.Addr{base}, &easy)
+		if !windows[0].AtEntry || !windows[0].RedZoneLive {
+			t.Errorf("%s: a loop to the entry may use the red zone", code)
+		}
+	}
 	f.Entry = false
 	windows, _ = Analyze(f, []abi.Addr{base}, &easy)
 	if windows[0].AtEntry || !windows[0].RedZoneLive {
