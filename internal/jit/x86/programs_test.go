@@ -106,3 +106,5 @@ func event(t testing.TB) *bpf.Verified {
 		bpfasm.Return(),
 	})
 }
+
+var returnZero = bpfasm.Instructions{bpfasm.Mov.Imm(bpfasm.R0, 0), bpfasm.Return()}

@@ -1,49 +1,328 @@
 package x86
 
 import (
+	"bytes"
+	"fmt"
 	"math/rand/v2"
 	"testing"
 
 	"trapless/internal/abi"
 	asm "trapless/internal/asm/x86"
+	"trapless/internal/bpf"
 )
 
-func TestCountRuns(t *testing.T) {
+// A site where everything is in use, and the entry of a function.
+var (
+	busySite  = Site{LiveRegs: allRegs, FlagsLive: true, RedZoneLive: true}
+	entrySite = Site{LiveRegs: allRegs &^ asm.Regs(asm.RAX, asm.R10, asm.R11)}
+)
+
+func TestCountLeavesTheTargetAlone(t *testing.T) {
 	for _, at := range []abi.Addr{arenaNear, arenaFar, arenaLow} {
 		for _, site := range []Site{
 			{LiveRegs: allRegs},
 			{LiveRegs: allRegs, FlagsLive: true},
 			{LiveRegs: allRegs, RedZoneLive: true},
-			{LiveRegs: allRegs, RedZoneLive: true, FlagsLive: true},
-			{LiveRegs: allRegs &^ asm.Regs(asm.RAX, asm.R11), FlagsLive: true},
+			busySite,
+			{LiveRegs: entrySite.LiveRegs, FlagsLive: true},
+			{RedZoneLive: true},
 			{},
 		} {
 			h := newHarness(t, at, testConfig)
 			h.install(site, count(t))
 			r := rand.New(rand.NewPCG(1, 2))
-			for range 100 {
+			run := func() {
+				t.Helper()
 				rq := randomRun(r)
 				rp := h.do(rq)
 				if err := rp.check(&rq, site); err != nil {
-					t.Fatal(err)
+					t.Fatalf("arena %v, %+v: %v", at, site, err)
 				}
 			}
-			slot := h.slotOf(h.tp)
-			if slot < abi.SlotFirst {
-				t.Fatalf("the thread has slot %d", slot)
-			}
-			if n := h.word(h.slotBase(slot) + h.mapLayout(mapCount).Cells); n != 100 {
-				t.Errorf("counted %d of 100", n)
+			for range 100 {
+				run()
 			}
 			h.openGate(false)
-			rq := randomRun(r)
-			rp := h.do(rq)
-			if err := rp.check(&rq, site); err != nil {
-				t.Error(err)
+			run()
+			if slot := h.slotOf(h.tp); slot < abi.SlotFirst {
+				t.Fatalf("the thread has slot %d", slot)
 			}
-			if n := h.word(h.slotBase(slot) + h.mapLayout(mapCount).Cells); n != 100 {
-				t.Errorf("counted %d behind a closed gate", n)
+			if n := h.sum(mapCount); n != 100 {
+				t.Errorf("counted %d of 100", n)
 			}
+		}
+	}
+}
+
+func TestSameInputSameCode(t *testing.T) {
+	h := newHarness(t, arenaNear, testConfig)
+	for seed := range uint64(20) {
+		var code [2][]byte
+		for i := range code {
+			r := rand.New(rand.NewPCG(seed, 3))
+			site := randomSite(r)
+			code[i] = h.compile(entryBase, site, randomProgram(r, "random"), keyed(t, mapKeyed))
+		}
+		if !bytes.Equal(code[0], code[1]) {
+			t.Errorf("seed %d: the code differs", seed)
+		}
+	}
+}
+
+// The hot path of a count must not be longer than what was measured.
+func TestCountIsShort(t *testing.T) {
+	h := newHarness(t, arenaNear, testConfig)
+	a := asm.New(entryBase)
+	if _, err := Emit(a, []*bpf.Verified{count(t)}, entrySite, h.env); err != nil {
+		t.Fatal(err)
+	}
+	if a.Len() > 90 {
+		t.Errorf("the hot path of a count has %d bytes", a.Len())
+	}
+}
+
+// A program without any effect costs nothing.
+func TestNothingIsEmittedForNothing(t *testing.T) {
+	h := newHarness(t, arenaNear, testConfig)
+	for _, progs := range [][]*bpf.Verified{nil, {verified(t, returnZero)}} {
+		a := asm.New(entryBase)
+		if _, err := Emit(a, progs, busySite, h.env); err != nil || a.Len() != 0 {
+			t.Errorf("%d programs: %d bytes, %v", len(progs), a.Len(), err)
+		}
+	}
+}
+
+func TestThreadsCountExactly(t *testing.T) {
+	const threads, each, keys = 8, 100_000, 100
+	for _, slots := range []int{64, 3, 0} {
+		t.Run(fmt.Sprintf("slots=%d", slots), func(t *testing.T) {
+			h := newHarness(t, arenaNear, testConfig)
+			h.leaveSlots(slots)
+			h.install(entrySite, count(t), keyed(t, mapKeyed), paired(t))
+			h.do(request{Op: opLoop, Entry: uint64(entryBase), Threads: threads, Iterations: each, Keys: keys})
+			for _, m := range []int{mapCount, mapKeyed, mapPairs} {
+				if n := h.sum(m); n != threads*each {
+					t.Errorf("%s: counted %d of %d", testMaps[m].Name, n, threads*each)
+				}
+			}
+			for _, m := range []int{mapKeyed, mapPairs} {
+				h.checkKeys(m, keys, threads*each)
+			}
+		})
+	}
+}
+
+// leaveSlots takes all slots but n of the threads'.
+func (h *harness) leaveSlots(n int) {
+	for i := abi.SlotFirst + n; i < 1<<h.env.Layout.SlotBits; i++ {
+		h.putWord(h.env.Layout.TPTable+8*uint64(i), ^uint64(i))
+	}
+}
+
+// checkKeys requires that the map holds each of the harness's keys once, with
+// about its share of the hits.
+func (h *harness) checkKeys(m, keys int, hits uint64) {
+	h.t.Helper()
+	ml := h.mapLayout(m)
+	occupied := 0
+	for pos := range ml.Positions() {
+		if h.word(ml.Dir+8*uint64(pos)) == 0 {
+			continue
+		}
+		occupied++
+		var n uint64
+		for slot := range 1 << h.env.Layout.SlotBits {
+			n += h.word(h.slotBase(slot) + ml.Cells + uint64(pos*ml.ValueSize))
+		}
+		if share := hits / uint64(keys); n < share/2 || n > 2*share {
+			h.t.Errorf("%s: position %d has %d hits, not about %d", ml.Name, pos, n, share)
+		}
+	}
+	if used := h.word(ml.Used); occupied != keys || used != uint64(keys) {
+		h.t.Errorf("%s: %d keys, %d counted, not %d", ml.Name, occupied, used, keys)
+	}
+	if n := h.word(abi.HdrDrops); n != 0 {
+		h.t.Errorf("%d updates were dropped", n)
+	}
+}
+
+func TestSharedThreadPointer(t *testing.T) {
+	h := newHarness(t, arenaNear, testConfig)
+	h.putWord(abi.HdrSharedTP+8*3, h.tp)
+	h.install(busySite, count(t), keyed(t, mapKeyed))
+	h.do(request{Op: opRun, Entry: uint64(entryBase)})
+	if slot := h.slotOf(h.tp); slot != -1 {
+		t.Errorf("a shared thread pointer took slot %d", slot)
+	}
+	cells := h.slotBase(abi.SlotShared) + h.mapLayout(mapCount).Cells
+	if n := h.word(cells); n != 1 {
+		t.Errorf("the shared slot counted %d of 1", n)
+	}
+}
+
+func TestSignalsCountExactly(t *testing.T) {
+	const hits = 200_000
+	for _, slots := range []int{64, 0} {
+		t.Run(fmt.Sprintf("slots=%d", slots), func(t *testing.T) {
+			h := newHarness(t, arenaNear, testConfig)
+			h.leaveSlots(slots)
+			h.install(entrySite, count(t), keyed(t, mapKeyed), paired(t), event(t))
+			rp := h.do(request{Op: opStorm, Entry: uint64(entryBase), Iterations: hits, Keys: 50})
+			if rp.Result == 0 {
+				t.Skip("no signal came in between")
+			}
+			all := hits + rp.Result
+			for _, m := range []int{mapCount, mapKeyed, mapPairs} {
+				if n := h.sum(m); n != all {
+					t.Errorf("%s: counted %d of %d", testMaps[m].Name, n, all)
+				}
+			}
+			if n := h.recorded(); n != all {
+				t.Errorf("%d of %d events were recorded or counted as lost", n, all)
+			}
+		})
+	}
+}
+
+// recorded is the number of events of a program that writes 16 bytes, with
+// those that were counted as lost.
+func (h *harness) recorded() uint64 {
+	n := h.word(abi.HdrMisses)
+	for slot := range 1 << h.env.Layout.SlotBits {
+		base := h.slotBase(slot)
+		n += h.word(base+abi.SlotDrops) + h.word(base+abi.SlotMisses)
+		n += h.word(base+abi.SlotRingHead) / (abi.RecPayload + 16)
+	}
+	return n
+}
+
+func TestFullMap(t *testing.T) {
+	h := newHarness(t, arenaNear, testConfig)
+	h.install(busySite, keyed(t, mapTiny))
+	ml := h.mapLayout(mapTiny)
+	mask := uint64(int64(ml.KeyMask))
+	for range 2 {
+		for _, key := range []uint64{mask, 0, 7, 8, mask + 1, 9} {
+			h.do(request{Op: opRun, Entry: uint64(entryBase), Regs: [16]uint64{asm.RDI: key}})
+		}
+	}
+	if used, sum, drops := h.word(ml.Used), h.sum(mapTiny), h.word(abi.HdrDrops); used != 3 || sum != 6 || drops != 6 {
+		t.Errorf("%d keys, %d hits, %d drops, not 3, 6, 6", used, sum, drops)
+	}
+	special := ml.Cells + uint64(ml.ValueSize)<<ml.DirBits
+	if n := h.word(h.slotBase(h.slotOf(h.tp)) + special); n != 2 || h.word(ml.Dir+8<<ml.DirBits) != 1 {
+		t.Errorf("the key that equals the mask has %d hits, not 2", n)
+	}
+}
+
+func TestRingWrapsAndFills(t *testing.T) {
+	h := newHarness(t, arenaNear, testConfig)
+	h.install(busySite, event(t))
+	const size = abi.RecPayload + 16
+	room := int(h.env.Layout.RingSize) / size
+	for round := range 5 {
+		n := room + round
+		if round == 2 {
+			n = 3 // so that later records begin elsewhere
+		}
+		for i := range n {
+			h.do(request{Op: opRun, Entry: uint64(entryBase), Regs: [16]uint64{asm.RDI: uint64(i)}})
+		}
+		base := h.slotBase(h.slotOf(h.tp))
+		events, err := h.consume(h.slotOf(h.tp))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, e := range events {
+			want := fmt.Sprintf("%x", []byte{1, 0, 0, 0, 0, 0, 0, 0, byte(i), 0, 0, 0, 0, 0, 0, 0})
+			if got := fmt.Sprintf("%x", e); got != want {
+				t.Fatalf("round %d, event %d: %s, not %s", round, i, got, want)
+			}
+		}
+		drops := h.word(base + abi.SlotDrops)
+		h.putWord(base+abi.SlotDrops, 0)
+		if len(events) != min(n, room) || int(drops) != max(0, n-room) {
+			t.Errorf("round %d: %d events, %d drops of %d", round, len(events), drops, n)
+		}
+	}
+}
+
+// A run that finds the ring claimed was interrupted in the middle of another.
+func TestNestedEventIsMissed(t *testing.T) {
+	h := newHarness(t, arenaNear, testConfig)
+	h.install(busySite, event(t))
+	h.do(request{Op: opRun, Entry: uint64(entryBase)})
+	base := h.slotBase(h.slotOf(h.tp))
+	h.putWord(base+abi.SlotClaim, 1)
+	h.do(request{Op: opRun, Entry: uint64(entryBase)})
+	if n, misses := h.word(base+abi.SlotRingHead), h.word(base+abi.SlotMisses); n != 32 || misses != 1 {
+		t.Errorf("head %d, %d misses, not 32 and 1", n, misses)
+	}
+}
+
+// Whatever the target writes into the arena, its own registers and memory
+// stay what they are: nothing is used as an address unchecked.
+func TestHostileArena(t *testing.T) {
+	for _, at := range []abi.Addr{arenaNear, arenaFar} {
+		h := newHarness(t, at, testConfig)
+		l := h.env.Layout
+		for seed := range uint64(30) {
+			r := rand.New(rand.NewPCG(seed, 4))
+			site := randomSite(r)
+			h.install(site, randomProgram(r, "random"), paired(t), keyed(t, mapTiny), event(t))
+			for range 4 {
+				for off := uint64(0); off < l.Slots; off += 8 {
+					h.putWord(off, hostileWord(r))
+				}
+				slot := h.slotBase(r.IntN(1 << l.SlotBits))
+				for off := uint64(0); off < abi.SlotCells; off += 8 {
+					h.putWord(slot+off, hostileWord(r))
+				}
+				if r.IntN(2) == 0 {
+					h.putWord(l.TPTable+8*(slot-l.Slots)>>l.StrideShift, h.tp)
+				}
+				rq := randomRun(r)
+				rp := h.do(rq)
+				if err := rp.check(&rq, site); err != nil {
+					t.Fatalf("seed %d: %v", seed, err)
+				}
+			}
+		}
+	}
+}
+
+func hostileWord(r *rand.Rand) uint64 {
+	switch r.IntN(4) {
+	case 0:
+		return 0
+	case 1:
+		return r.Uint64N(1 << 12)
+	case 2:
+		return ^r.Uint64N(1 << 12)
+	}
+	return r.Uint64()
+}
+
+func TestEmitRefuses(t *testing.T) {
+	h := newHarness(t, arenaNear, testConfig)
+	other := testConfig
+	other.Maps = testMaps[1:]
+	other.RingSize = 0
+	for name, c := range map[string]struct {
+		config abi.Config
+		prog   *bpf.Verified
+	}{
+		"other maps": {other, count(t)},
+		"no ring":    {abi.Config{Threads: 1, Maps: testMaps}, event(t)},
+	} {
+		l, err := abi.NewLayout(c.config)
+		if err != nil {
+			t.Fatal(err)
+		}
+		env := *h.env
+		env.Layout = l
+		if _, err := Emit(asm.New(entryBase), []*bpf.Verified{c.prog}, busySite, &env); err == nil {
+			t.Errorf("%s: compiled", name)
 		}
 	}
 }
