@@ -57,19 +57,45 @@ func Threads(pid int) ([]int, error) {
 // process costs the trap, and what it costs grows a little with each thread that is counted, so leave out
 // those that never come there. Threads that start later are not counted.
 func Attach(at Place, tids []int) (*Probe, error) {
-	pmu, err := readPMU()
+	const anyCPU = -1
+	p := &Probe{}
+	for _, tid := range tids {
+		if err := p.add(at, tid, anyCPU); err != nil {
+			return nil, err
+		}
+	}
+	return p, nil
+}
+
+// AttachAll arms a uprobe and counts the hits of all processes that have the file mapped, by one counter
+// for each CPU: cheaper than Attach where threads outnumber CPUs.
+func AttachAll(at Place) (*Probe, error) {
+	const anyThread = -1
+	cpus, err := onlineCPUs()
 	if err != nil {
 		return nil, err
 	}
 	p := &Probe{}
-	for _, tid := range tids {
-		fd, err := unix.OpenUprobe(pmu, at.Path, at.Offset, at.Return, tid)
-		if err != nil {
-			return nil, errors.Join(explain(at, err), p.Close())
+	for _, cpu := range cpus {
+		if err := p.add(at, anyThread, cpu); err != nil {
+			return nil, err
 		}
-		p.fds = append(p.fds, fd)
 	}
 	return p, nil
+}
+
+// add opens one counter. When it fails nothing stays armed.
+func (p *Probe) add(at Place, tid, cpu int) error {
+	pmu, err := readPMU()
+	if err != nil {
+		return err
+	}
+	fd, err := unix.OpenUprobe(pmu, at.Path, at.Offset, at.Return, tid, cpu)
+	if err != nil {
+		return errors.Join(explain(at, err), p.Close())
+	}
+	p.fds = append(p.fds, fd)
+	return nil
 }
 
 // Count is the number of hits so far.
@@ -108,6 +134,42 @@ func readPMU() (uint32, error) {
 		return 0, fmt.Errorf("%s: %w", pmuType, err)
 	}
 	return uint32(n), nil
+}
+
+// onlineCPUs reads a list such as "0-3,8".
+func onlineCPUs() ([]int, error) {
+	const path = "/sys/devices/system/cpu/online"
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	cpus, err := parseCPUs(strings.TrimSpace(string(text)))
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return cpus, nil
+}
+
+func parseCPUs(list string) ([]int, error) {
+	var cpus []int
+	for part := range strings.SplitSeq(list, ",") {
+		from, to, isRange := strings.Cut(part, "-")
+		if !isRange {
+			to = from
+		}
+		first, err := strconv.Atoi(from)
+		if err != nil {
+			return nil, err
+		}
+		last, err := strconv.Atoi(to)
+		if err != nil {
+			return nil, err
+		}
+		for cpu := first; cpu <= last; cpu++ {
+			cpus = append(cpus, cpu)
+		}
+	}
+	return cpus, nil
 }
 
 // explain says what an error of perf_event_open means for a uprobe and what can be done.

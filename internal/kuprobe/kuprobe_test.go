@@ -2,6 +2,7 @@ package kuprobe
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"strings"
@@ -79,6 +80,39 @@ func TestCountsExactly(t *testing.T) {
 				t.Errorf("%s (return %v): counted %d, %v; want 1000", function, onReturn, n, err)
 			}
 		}
+	}
+}
+
+func TestCountsAllThreadsByCPU(t *testing.T) {
+	path := testkit.Compile(t, "busy.c", testkit.Exported)
+	at := placeOf(t, path, "work")
+	attach(t, at, []int{os.Getpid()}) // skips where nothing is permitted
+	target := testkit.StartBusy(t, path, 8)
+	p, err := AttachAll(at)
+	if err != nil {
+		t.Skipf("needs to count whole CPUs: %v", err)
+	}
+	defer p.Close()
+	before, err := p.Count() // of other tests' processes with the same file
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := target.Run("work", 8, 100); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := p.Count(); err != nil || n-before < 800 {
+		t.Errorf("counted %d, %v; want 800", n-before, err)
+	}
+}
+
+func TestListsOfCPUs(t *testing.T) {
+	for list, want := range map[string]string{"0": "[0]", "0-3": "[0 1 2 3]", "0,2-3,8": "[0 2 3 8]"} {
+		if got, err := parseCPUs(list); err != nil || fmt.Sprint(got) != want {
+			t.Errorf("%s: %v, %v; want %s", list, got, err, want)
+		}
+	}
+	if _, err := parseCPUs("none"); err == nil {
+		t.Error("no error")
 	}
 }
 

@@ -9,11 +9,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// OpenUprobe opens a counter of the hits of one thread at a place in a file, through the uprobe PMU of that
-// type (perf_event_open(2); the attributes in Documentation/ABI/testing/sysfs-bus-event_source-devices-uprobe:
+// OpenUprobe opens a counter of the hits at a place in a file, of one thread on any CPU (cpu -1) or of
+// everything on one CPU (tid -1), through the uprobe PMU of that type (perf_event_open(2); the attributes in Documentation/ABI/testing/sysfs-bus-event_source-devices-uprobe:
 // config bit 0 asks for returns, config1 points to the path, config2 is the offset in the file). The counter
 // is enabled until it is closed.
-func OpenUprobe(pmu uint32, path string, offset uint64, onReturn bool, tid int) (int, error) {
+func OpenUprobe(pmu uint32, path string, offset uint64, onReturn bool, tid, cpu int) (int, error) {
 	name, err := unix.BytePtrFromString(path)
 	if err != nil {
 		return -1, err
@@ -27,8 +27,8 @@ func OpenUprobe(pmu uint32, path string, offset uint64, onReturn bool, tid int) 
 	if onReturn {
 		attr.Config = 1
 	}
-	const anyCPU, noGroup = -1, -1
-	fd, err := unix.PerfEventOpen(&attr, tid, anyCPU, noGroup, unix.PERF_FLAG_FD_CLOEXEC)
+	const noGroup = -1
+	fd, err := unix.PerfEventOpen(&attr, tid, cpu, noGroup, unix.PERF_FLAG_FD_CLOEXEC)
 	runtime.KeepAlive(name)
 	return fd, err
 }
