@@ -214,8 +214,8 @@ func (b *Blob) compileCalls(at, mailbox abi.Addr, run uint64, first, end int, kn
 }
 
 // lingers is how many pauses code makes before it returns, for a tenth of a
-// millisecond or so.
-const lingers = 4096
+// millisecond or so. Tests set it to 0 to see code return by itself.
+var lingers uint64 = 4096
 
 // emitLinger lets the thread wait a moment, so that a living tracer can stop it
 // in here and give it back the registers that it had, restart and all, before it

@@ -183,8 +183,8 @@ func (th *Thread) madeChild() {
 	if child := int(msg); err == nil && child != 0 && t.threads[child] == nil {
 		if g, pid := t.owner(child); g != nil {
 			g.adopt(pid, child)
-		} else {
-			t.strays[child] = true
+		} else if st, err := proc.ReadStatus(child, child); err == nil && st.TracerPid == t.tid {
+			t.strays[child] = true // else its own stop was seen before this one
 			th.g.childLeft(child)
 		}
 	}

@@ -47,6 +47,7 @@ type Group struct {
 	heldSince time.Time
 	pauses    []time.Duration
 	maxPause  time.Duration
+	only      int // the one thread that may run injected code, 0 for any
 }
 
 const seizeOptions = unix.OptTraceClone | unix.OptTraceFork | unix.OptTraceExec
@@ -283,6 +284,13 @@ func (g *Group) Close() error {
 		g.mem = nil
 		return m.f.Close()
 	})
+}
+
+// Held reports whether the group is stopped: by Stop, or because Launch left it so.
+func (g *Group) Held() bool {
+	held := false
+	_ = g.t.do(func() error { held = g.mode == modeHold; return nil })
+	return held
 }
 
 // Resume lets all threads go on. They stay attached, and every signal to them

@@ -104,9 +104,12 @@ func spawn(args []string) {
 	fmt.Fprintln(os.NewFile(3, "pid"), cmd.Process.Pid)
 	if err := cmd.Wait(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
+		os.Exit(max(cmd.ProcessState.ExitCode(), 1))
 	}
 }
+
+// unknown reports whether the target ended because the kernel lacks something.
+func (tg *target) unknown() bool { return tg.cmd.ProcessState.ExitCode() == 77 }
 
 // helper is a command that runs a helper in a process of its own.
 func helper(t testing.TB, name string, args ...string) *exec.Cmd {

@@ -163,6 +163,9 @@ func (p *picker) candidates(takeIdle bool) []*Thread {
 	list = list[:min(len(list), pickFirst)]
 	rank := make(map[*Thread]int, len(list))
 	list = slices.DeleteFunc(list, func(th *Thread) bool {
+		if p.g.only != 0 && p.g.only != th.TID {
+			return true
+		}
 		if th.state == stateListening {
 			return false // its stop is the answer
 		}
@@ -194,7 +197,7 @@ var maskCalls = map[uint64]bool{
 // mayRestart: these return EINTR only with a timeout set on a socket.
 func mayRestart(nr uint64) bool {
 	switch nr {
-	case 0, 1, 19, 20, 42, 43, 44, 45, 46, 47, 288, 299, 307:
+	case 0, 1, 19, 20, 40, 42, 43, 44, 45, 46, 47, 275, 288, 299, 307:
 		return true
 	}
 	return false
@@ -208,6 +211,9 @@ const (
 
 // assess says whether a stopped thread can run injected code.
 func (p *picker) assess(th *Thread) *picked {
+	if p.g.only != 0 && p.g.only != th.TID {
+		return nil
+	}
 	if th.state != stateStopped {
 		p.why = fmt.Sprintf("%v does not stop", th)
 		return nil

@@ -33,10 +33,11 @@ const (
 // done nothing. close(2) and whatever else has an effect before it returns EINTR
 // is not among them and must not be.
 var eintrCalls = map[uint64]string{
-	0:   "read", // of a socket with SO_RCVTIMEO
+	0:   "read", // the calls that transfer data do so for a socket with SO_RCVTIMEO or SO_SNDTIMEO
 	1:   "write",
 	19:  "readv",
 	20:  "writev",
+	40:  "sendfile",
 	42:  "connect",
 	43:  "accept",
 	44:  "sendto",
@@ -48,11 +49,11 @@ var eintrCalls = map[uint64]string{
 	208: "io_getevents",
 	220: "semtimedop",
 	232: "epoll_wait",
+	275: "splice",
 	281: "epoll_pwait",
 	288: "accept4",
 	299: "recvmmsg",
 	307: "sendmmsg",
-	333: "io_pgetevents",
 	426: "io_uring_enter",
 	441: "epoll_pwait2",
 }
