@@ -144,17 +144,8 @@ func (r *attachReader) unsupported(at diag.Span, what string) bool {
 
 // split cuts the text at colons, removes quotes and puts in parameters.
 func (r *attachReader) split(start int) bool {
-	raw, part := r.ap.Text, attachPart{span: diag.Span{Start: start, End: start}}
-	add := func(c byte, quoted bool) {
-		part.text += string([]byte{c})
-		part.quoted = append(part.quoted, quoted)
-	}
-	next := func(i int) {
-		part.span.End = start + i
-		r.parts = append(r.parts, part)
-		part = attachPart{span: diag.Span{Start: start + i + 1}}
-	}
-	quoted := false
+	raw, quoted := r.ap.Text, false
+	r.parts = []attachPart{{span: diag.Span{Start: start}}}
 	for i := 0; i < len(raw); i++ {
 		c := raw[i]
 		switch {
@@ -162,54 +153,66 @@ func (r *attachReader) split(start int) bool {
 			quoted = !quoted
 		case quoted && c == '\\' && i+1 < len(raw):
 			i++
-			add(raw[i], true)
+			r.put(raw[i], true)
 		case quoted:
-			add(c, true)
+			r.put(c, true)
 		case c == ':':
-			next(i)
+			r.cut(start + i)
 		case c == '@':
-			at := diag.Span{Start: start + i, End: start + len(raw)}
-			return r.unsupported(at, "attaching to a line of source")
+			return r.unsupported(diag.Span{Start: start + i, End: start + len(raw)}, "attaching to a line of source")
 		case c == '$' && i+1 < len(raw) && isDigit(raw[i+1]):
 			end := i + 1
 			for end < len(raw) && isDigit(raw[end]) {
 				end++
 			}
-			value, ok := r.param(raw[i+1:end], diag.Span{Start: start + i, End: start + end})
-			if !ok {
+			if !r.param(raw[i+1:end], diag.Span{Start: start + i, End: start + end}) {
 				return false
-			}
-			for _, c := range []byte(value) {
-				if c == ':' {
-					next(end - 1)
-					continue
-				}
-				add(c, false)
 			}
 			i = end - 1
 		default:
-			add(c, false)
+			r.put(c, false)
 		}
 	}
 	if quoted {
 		r.errorf(r.ap.Span, "quoted part without an end").Hint(`close it with "`)
 		return false
 	}
-	next(len(raw))
+	r.parts[len(r.parts)-1].span.End = start + len(raw)
 	return true
 }
 
-func (r *attachReader) param(number string, at diag.Span) (string, bool) {
+// put adds a byte to the last part.
+func (r *attachReader) put(c byte, quoted bool) {
+	part := &r.parts[len(r.parts)-1]
+	part.text += string([]byte{c})
+	part.quoted = append(part.quoted, quoted)
+}
+
+// cut ends the last part at a colon and begins another.
+func (r *attachReader) cut(at int) {
+	r.parts[len(r.parts)-1].span.End = at
+	r.parts = append(r.parts, attachPart{span: diag.Span{Start: at + 1}})
+}
+
+// param adds a parameter of the script, which may have colons.
+func (r *attachReader) param(number string, at diag.Span) bool {
 	n, _, err := digits(number, 10)
 	if err != nil || n == 0 {
 		r.errorf(at, "parameters are numbered from $1")
-		return "", false
+		return false
 	}
 	if n > uint64(len(r.params)) {
 		r.errorf(at, "parameter $%d was not given", n).Hint("parameters follow the script on the command line")
-		return "", false
+		return false
 	}
-	return r.params[n-1], true
+	for _, c := range []byte(r.params[n-1]) {
+		if c == ':' {
+			r.cut(at.End - 1)
+			continue
+		}
+		r.put(c, false)
+	}
+	return true
 }
 
 // read finds the provider and hands over to its own reader.

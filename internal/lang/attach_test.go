@@ -161,7 +161,8 @@ func TestWildcardMatch(t *testing.T) {
 		{"a*c", "ac", true}, {"a*c", "abbc", true}, {"a*a", "a", false}, {"a*b*c", "axbxc", true}, {"a*b*c", "acb", false},
 		{"*b*", "abc", true}, {"**", "x", true}, {"a?c", "abc", false}, {"[ab]", "a", false}, {"*ab*ba*", "aba", false},
 	} {
-		if got := wildcardMatch(row.pattern, row.s); got != row.want {
+		a := AttachPoint{Func: row.pattern, Path: row.pattern}
+		if got := a.Match(row.s); got != row.want || a.MatchPath(row.s) != got {
 			t.Errorf("%q matches %q: %v", row.pattern, row.s, got)
 		}
 	}

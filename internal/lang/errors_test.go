@@ -253,6 +253,7 @@ func TestScriptErrors(t *testing.T) {
 		{"config = { print_maps_on_exit=2 } begin { }", []string{"1:31: print_maps_on_exit is true or false"}},
 		{"config = { max_map_keys } begin { }", []string{"1:25: expected '=', found '}'"}},
 		{"begin { } config = { max_map_keys=5 }", []string{"1:11: the config block must come before probes and map declarations"}},
+		{"config = { print_maps_on_exit=maybe } begin { }", []string{"1:31: print_maps_on_exit is true or false"}},
 		{"let @a = hash(5); begin { }", []string{"1:10: not supported yet: maps of the kind hash (use percpuhash for count() and sum())"}},
 		{"let @a = foo(5); begin { }", []string{"1:10: unknown kind of map 'foo' (use percpuhash)"}},
 		{"let @a = percpuhash(0); begin { }", []string{"1:1: a map has between 1 and 16777216 entries"}},

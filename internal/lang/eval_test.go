@@ -25,6 +25,10 @@ func TestPrint(t *testing.T) {
 		{"~0", "18446744073709551615"}, {"~-1", "0"}, {"~5 & 0xff", "250"}, {"!5", "false"}, {"!0", "true"},
 		{"- -5", "5"}, {"-0", "0"}, {"1 << 63", "9223372036854775808"}, {"-1 << 4", "-16"},
 		{"9223372036854775807 + 1", "9223372036854775808"}, {"-5 < 3", "true"}, {"0xffffffffffffffff > -1", "true"},
+		{"-5 > -3", "false"}, {"-5 >= -5", "true"}, {"3 <= 2", "false"}, {"-1 == 1", "false"}, {"-1 != 1", "true"}, {"5 && 0", "false"},
+		{"-5 || 0", "true"}, {"true && 5", "true"}, {"-1 | 4", "-1"}, {"6 * -2", "-12"}, {"7 % -2", "1"}, {"-5 + 3", "-2"},
+		{"3 + -5", "-2"}, {"3 - -5", "8"}, {"-3 - 5", "-8"}, {"-9223372036854775808 / -1", "9223372036854775808"},
+		{"18446744073709551615 - 18446744073709551614", "1"}, {"1 - 9223372036854775809", "-9223372036854775808"},
 		{"6 & -2", "6"}, {"5 ^ -1", "-6"}, {`"a" == "a"`, "true"}, {`"a" != "a"`, "false"},
 		// Types: arguments are uint64, differences int64.
 		{"arg0 - 11", "-1"}, {"arg0 + (-11)", "-1"}, {"(uint64)(arg0 - 11)", "18446744073709551615"},
@@ -35,6 +39,8 @@ func TestPrint(t *testing.T) {
 		{"(uint32)arg1", "4294967293"}, {"(int32)arg1", "-3"}, {"(uint32)arg3", "0"}, {"(uint8)300", "44"},
 		{"(int8)200", "-56"}, {"(int8)(uint8)arg1", "-3"}, {"(uint8)(int8)arg1", "253"}, {"(bool)arg0", "true"},
 		{"(bool)arg2", "false"}, {"(int32)true", "1"}, {"(uint64)(arg0 > 1)", "1"}, {"(uint64_t)arg0", "10"},
+		{"(int8)(arg0 ? (uint8)arg1 : (int8)arg2)", "-3"}, {"(uint64)0x10000000000 >> 33", "128"},
+		{"(uint64)1 << 40", "1099511627776"}, {"(uint64)arg0 / (uint64)3", "3"}, {"(int32)-7 / 2", "-3"}, {"(uint8)250 + 10", "260"},
 		{"(int)arg1", "-3"}, {"(pid)", "4711"}, {"(uint16)-1", "65535"}, {"(int8)-1 < arg0", "true"},
 		// Division.
 		{"arg0 / 3", "3"}, {"arg0 % 3", "1"}, {"arg0 / arg2", "0"}, {"arg0 % arg2", "10"},
@@ -53,7 +59,7 @@ func TestPrint(t *testing.T) {
 		{"arg0 && arg2", "false"}, {"arg0 || arg2", "true"}, {"!arg0", "false"}, {"!arg2", "true"}, {"!!arg0", "true"},
 		{"arg0 && 1", "true"}, {"0 && arg0", "false"}, {"1 || arg0", "true"}, {"arg2 || 0", "false"},
 		{"!(arg0 && arg2)", "true"}, {"!(arg0 > 5 || arg2)", "false"}, {"(arg0 > 1) + (arg5 > 1)", "true"},
-		{"(arg0 > 1) + 1", "2"}, {"arg0 & 2 ? 1 : 2", "1"}, {"arg0 & 4 ? 1 : 2", "2"}, {"!(arg0 & 4) ? 1 : 2", "1"},
+		{"((arg0 > 1) + (arg5 > 1)) == true", "true"}, {"(arg0 > 1) + 1", "2"}, {"arg0 & 2 ? 1 : 2", "1"}, {"arg0 & 4 ? 1 : 2", "2"}, {"!(arg0 & 4) ? 1 : 2", "1"},
 		{"(arg0 & arg5) && 1", "true"},
 		// Conditional.
 		{"arg0 ? arg5 : arg2", "7"}, {"arg2 ? arg5 : arg0", "10"}, {"arg0 ?: 5", "10"}, {"arg2 ?: 5", "5"},
@@ -102,6 +108,7 @@ func TestStatements(t *testing.T) {
 		{"else if", `if (arg0 == 1) { print("a") } else if (arg0 == 10) { print("b") } else { print("c") }`, "print b"},
 		{"if without parentheses", `if arg0 { print("a") }`, "print a"},
 		{"constant if", `if (0) { print("a") } else { print("b") } if (1) { print("c") }`, "print b; print c"},
+		{"large constants", "$a=pid;$b=arg0;$c=arg1;$d=arg2;$e=0x123456789a;$e+=1;print($e);$f=-5;print($f);$g=0x7fffffffffff;print($g)", "print 78187493531; print -5; print 140737488355327"},
 		{"nested blocks", `$a = 1; { $a = 2; $b = 3; } print($a)`, "print 2"},
 		{"a name in two blocks", `if (arg0) { $x = 1; print($x) } if (arg0) { $x = arg1; print($x) }`, "print 1; print 20"},
 		{"conditional statement", `arg0 > 5 ? print("a") : print("b")`, "print a"},

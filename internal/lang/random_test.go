@@ -13,6 +13,8 @@ type oracle struct {
 	*rand.Rand
 	args [6]uint64
 	vars int // variables $v0, ... that hold the arguments
+
+	constants bool // write the arguments' values instead of their names
 }
 
 // term is an expression with its value. The value of a narrow type is kept
@@ -55,7 +57,9 @@ func (t term) is(v uint64) term {
 func (o *oracle) leaf() term {
 	n := o.IntN(6)
 	t := term{text: fmt.Sprintf("arg%d", n), bits: 64, v: o.args[n]}
-	if n < o.vars {
+	if o.constants {
+		t.text = fmt.Sprintf("(uint64)%d", o.args[n])
+	} else if n < o.vars {
 		t.text = fmt.Sprintf("$v%d", n)
 	}
 	if o.IntN(2) == 0 {
@@ -261,7 +265,10 @@ func TestRandomExpressions(t *testing.T) {
 			}
 		}
 		src := "uprobe:a:f { "
-		if o.IntN(2) == 0 {
+		switch o.IntN(4) {
+		case 0:
+			o.constants = true
+		case 1:
 			o.vars = o.IntN(7)
 			for i := range o.vars {
 				src += fmt.Sprintf("$v%d = arg%d; ", i, i)
