@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -95,10 +94,11 @@ func (p *previous) undo(ctx context.Context, t *Target) (Undone, error) {
 	if !slices.ContainsFunc(p.journal.entries, inPlace) {
 		return u, nil
 	}
-	if err := p.undoText(ctx, t, owned, inPlace, &u); err != nil {
+	evenStopped := func() error { return t.group.StopEvenStopped(ctx) }
+	err := t.whileStopped(evenStopped, func() error { return p.undoText(t, owned, inPlace, &u) })
+	if err != nil {
 		return u, err
 	}
-	var err error
 	if u.Actions, err = p.undoActions(ctx, t, owned); err != nil || !owned {
 		return u, err
 	}
@@ -106,11 +106,7 @@ func (p *previous) undo(ctx context.Context, t *Target) (Undone, error) {
 }
 
 // undoText restores the text. It works on a target that a signal has stopped.
-func (p *previous) undoText(ctx context.Context, t *Target, owned bool, inPlace func(entry) bool, u *Undone) (err error) {
-	if err := t.group.StopEvenStopped(ctx); err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, t.group.Resume()) }()
+func (p *previous) undoText(t *Target, owned bool, inPlace func(entry) bool, u *Undone) error {
 	maps, err := proc.ReadMaps(t.PID)
 	if err != nil {
 		return err
@@ -146,11 +142,11 @@ func (p *previous) undoActions(ctx context.Context, t *Target, owned bool) (n in
 	if err := t.settle(ctx); err != nil {
 		return 0, err
 	}
-	if err := t.group.Stop(ctx); err != nil {
-		return 0, err
-	}
-	defer func() { err = errors.Join(err, t.group.Resume()) }()
-	return t.returnActions(ctx, p.journal, owned)
+	err = t.whileStopped(func() error { return t.group.Stop(ctx) }, func() (err error) {
+		n, err = t.returnActions(ctx, p.journal, owned)
+		return err
+	})
+	return n, err
 }
 
 // ownedBy reports whether the arena was made for this process, and not for one

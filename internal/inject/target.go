@@ -86,17 +86,22 @@ func Open(ctx context.Context, g *ptrace.Group, l *abi.Layout) (*Target, error) 
 	if err := t.settle(ctx); err != nil {
 		return nil, err
 	}
-	if err := t.group.Stop(ctx); err != nil {
-		return nil, err
-	}
-	err = t.mapArena(ctx, l, prev)
-	if rerr := t.group.Resume(); err == nil {
-		err = rerr
-	}
-	if err != nil {
+	if err := t.whileStopped(func() error { return t.group.Stop(ctx) }, func() error { return t.mapArena(ctx, l, prev) }); err != nil {
 		return nil, err
 	}
 	return t, t.adopt(prev)
+}
+
+// whileStopped runs f with all threads stopped. A group that is stopped already,
+// because it was just launched, stays so.
+func (t *Target) whileStopped(stop func() error, f func() error) error {
+	if t.group.Held() {
+		return f()
+	}
+	if err := stop(); err != nil {
+		return err
+	}
+	return errors.Join(f(), t.group.Resume())
 }
 
 // Close releases what the tracer holds. The target is not touched.
