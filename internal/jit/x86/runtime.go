@@ -97,6 +97,14 @@ func (r *routine) global(d asm.Reg, off uint64) {
 
 func (r *routine) zero(d asm.Reg) { r.OpRR(asm.Xor, 4, d, d) }
 
+// position puts the position of the word in RSI in a table of 1<<size entries
+// into RDX.
+func (r *routine) position(size uint) {
+	r.MovRI(asm.RDX, abi.HashMul)
+	r.Imul(8, asm.RDX, asm.RSI)
+	r.ShiftI(asm.Shr, 8, asm.RDX, uint8(64-size))
+}
+
 // slot finds the running thread's slot, or takes a free one for it.
 //
 //	rsi thread pointer, rdi table, rdx position, ecx positions left
@@ -105,9 +113,7 @@ func (r *routine) slot() {
 	r.save(asm.RAX, asm.RCX, asm.RDX, asm.RSI, asm.RDI)
 	next, probe, hit, claim, shared := r.NewLabel(), r.NewLabel(), r.NewLabel(), r.NewLabel(), r.NewLabel()
 	r.Load(8, asm.RSI, asm.FS(0))
-	r.MovRI(asm.RDX, abi.HashMul)
-	r.Imul(8, asm.RDX, asm.RSI)
-	r.ShiftI(asm.Shr, 8, asm.RDX, uint8(64-l.SlotBits))
+	r.position(l.SlotBits)
 	r.global(asm.RDI, l.TPTable)
 	r.MovRI(asm.RCX, 1<<l.SlotBits)
 	r.Bind(probe)
@@ -229,9 +235,7 @@ func (r *routine) shortCell(ml *abi.MapLayout) {
 	r.MovRR(8, asm.R8, asm.RSI)
 	r.OpRI(asm.Xor, 8, asm.R8, ml.KeyMask)
 	r.Jcc(asm.E, special)
-	r.MovRI(asm.RDX, abi.HashMul)
-	r.Imul(8, asm.RDX, asm.RSI)
-	r.ShiftI(asm.Shr, 8, asm.RDX, uint8(64-ml.DirBits))
+	r.position(ml.DirBits)
 	r.tries(ml)
 	entry := asm.AtIndex(asm.RDI, asm.RDX, 8, 0)
 	r.Bind(probe)
@@ -256,6 +260,14 @@ func (r *routine) shortCell(ml *abi.MapLayout) {
 	r.Jmp(next)
 
 	r.Bind(special)
+	r.specialKey(ml, full, hit)
+	r.ends(ml, full, drop, hit)
+}
+
+// specialKey finds or enters the key whose word means that a position is
+// empty. It has a position of its own.
+func (r *routine) specialKey(ml *abi.MapLayout, full, hit asm.Label) {
+	entry := asm.AtIndex(asm.RDI, asm.RDX, 8, 0)
 	r.MovRI(asm.RDX, 1<<ml.DirBits)
 	r.OpMI(asm.Cmp, 8, entry, 0)
 	r.Jcc(asm.NE, hit)
@@ -267,7 +279,6 @@ func (r *routine) shortCell(ml *abi.MapLayout) {
 	r.Jcc(asm.E, hit)
 	r.leave()
 	r.Jmp(hit)
-	r.ends(ml, full, drop, hit)
 }
 
 // longCell finds or enters a key of several words.
@@ -397,19 +408,7 @@ func (r *routine) ring() {
 	r.Jcc(asm.B, full)
 	r.OpRI(asm.Cmp, 8, asm.RAX, int32(l.RingSize))
 	r.Jcc(asm.A, full)
-	r.Lea(asm.R10, asm.At(asm.RDI, int32(l.RingOff)))
-	r.Rdtsc()
-	r.ShiftI(asm.Shl, 8, asm.RDX, 32)
-	r.OpRR(asm.Or, 8, asm.RAX, asm.RDX)
-	r.put(asm.R9) // the size, and no flags
-	r.put(asm.RAX)
-	again := r.NewLabel()
-	r.Bind(again)
-	r.Load(8, asm.RAX, asm.At(asm.RSI, 0))
-	r.put(asm.RAX)
-	r.OpRI(asm.Add, 8, asm.RSI, 8)
-	r.OpRI(asm.Sub, 8, asm.RCX, 8)
-	r.Jcc(asm.NE, again)
+	r.record()
 	r.zero(asm.RAX)
 	r.OpMI(asm.Cmp, 4, asm.Abs(r.env.Gate), 0)
 	r.Jcc(asm.E, out)
@@ -431,6 +430,23 @@ func (r *routine) ring() {
 	r.IncM(8, asm.At(asm.RDI, abi.SlotMisses))
 	r.MovRI(asm.RAX, uint64(fail))
 	r.Jmp(out)
+}
+
+// record writes a record from the head in R8 on.
+func (r *routine) record() {
+	r.Lea(asm.R10, asm.At(asm.RDI, int32(r.env.Layout.RingOff)))
+	r.Rdtsc()
+	r.ShiftI(asm.Shl, 8, asm.RDX, 32)
+	r.OpRR(asm.Or, 8, asm.RAX, asm.RDX)
+	r.put(asm.R9) // the size, and no flags
+	r.put(asm.RAX)
+	again := r.NewLabel()
+	r.Bind(again)
+	r.Load(8, asm.RAX, asm.At(asm.RSI, 0))
+	r.put(asm.RAX)
+	r.OpRI(asm.Add, 8, asm.RSI, 8)
+	r.OpRI(asm.Sub, 8, asm.RCX, 8)
+	r.Jcc(asm.NE, again)
 }
 
 // put stores a word at the head in R8, wherever the target has moved that to,

@@ -89,6 +89,9 @@ func checkEnv(progs []*bpf.Verified, env *Env) error {
 	if l.StrideShift > 30 {
 		return fmt.Errorf("%w: slots of %d bytes; the maps are too large", ErrCompile, uint64(1)<<l.StrideShift)
 	}
+	if env.Runtime == nil {
+		return fmt.Errorf("%w: there is no runtime", ErrCompile)
+	}
 	for _, p := range progs {
 		if err := bpf.CheckMaps(p, l); err != nil {
 			return fmt.Errorf("%w: %w", ErrCompile, err)

@@ -1,0 +1,109 @@
+package abi
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+)
+
+var testSpecs = []MapSpec{
+	{Name: "one", Kind: PerSlotArray, KeySize: 4, ValueSize: 8, MaxEntries: 1},
+	{Name: "array", Kind: PerSlotArray, KeySize: 4, ValueSize: 16, MaxEntries: 9},
+	{Name: "short", Kind: PerSlotHash, KeySize: 8, ValueSize: 24, MaxEntries: 100},
+	{Name: "long", Kind: PerSlotHash, KeySize: 24, ValueSize: 8, MaxEntries: 1},
+}
+
+// area is a part of the arena that must not overlap another.
+type area struct {
+	name       string
+	start, end uint64
+}
+
+func areas(l *Layout) []area {
+	out := []area{
+		{"header", 0, HeaderSize},
+		{"journal", l.Journal, l.Journal + l.JournalSize},
+		{"thread pointers", l.TPTable, l.TPTable + 8<<l.SlotBits},
+		{"slots", l.Slots, l.Slots + 1<<(l.SlotBits+l.StrideShift)},
+		{"slot words", l.Slots, l.Slots + SlotCells},
+	}
+	out[3].start = l.Slots + 1<<l.StrideShift // the first slot is listed in parts
+	for _, m := range l.Maps {
+		cells := l.Slots + m.Cells
+		out = append(out, area{m.Name + " cells", cells, cells + uint64(m.ValueSize*m.Positions())})
+		if m.Kind == PerSlotHash {
+			out = append(out, area{m.Name + " directory", m.Dir, m.Dir + uint64(8*m.Positions())}, area{m.Name + " used", m.Used, m.Used + 8})
+		}
+		if m.NodeCount != 0 {
+			out = append(out, area{m.Name + " nodes", m.Nodes, m.Nodes + 8 + uint64(m.NodeCount*m.KeySize)})
+		}
+	}
+	if l.RingSize != 0 {
+		out = append(out, area{"ring", l.Slots + l.RingOff, l.Slots + l.RingOff + l.RingSize})
+	}
+	return out
+}
+
+func TestLayoutHasRoomForEverything(t *testing.T) {
+	for _, c := range []Config{
+		{},
+		{Threads: 1, Maps: testSpecs},
+		{Threads: 1000, Maps: testSpecs, RingSize: 1 << 16, JournalSize: 5000},
+		{Threads: 3, Maps: testSpecs[:1], RingSize: PageSize},
+	} {
+		l, err := NewLayout(c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if 1<<l.SlotBits < 2*c.Threads+SlotFirst {
+			t.Errorf("%d slots for %d threads", 1<<l.SlotBits, c.Threads)
+		}
+		parts := areas(l)
+		slices.SortFunc(parts, func(a, b area) int { return int(int64(a.start) - int64(b.start)) })
+		for i, p := range parts {
+			if i > 0 && p.start < parts[i-1].end {
+				t.Errorf("%+v: %v and %v overlap", c, parts[i-1], p)
+			}
+			if p.start%8 != 0 || p.end > l.Size {
+				t.Errorf("%+v: %v of %d bytes", c, p, l.Size)
+			}
+		}
+		if again, _ := NewLayout(c); fmt.Sprint(*again) != fmt.Sprint(*l) {
+			t.Error("the same configuration gives another layout")
+		}
+	}
+}
+
+func TestLayoutRefuses(t *testing.T) {
+	spec := func(f func(*MapSpec)) Config {
+		s := testSpecs[2]
+		f(&s)
+		return Config{Maps: []MapSpec{s}}
+	}
+	for name, c := range map[string]Config{
+		"ring":          {RingSize: 5000},
+		"small ring":    {RingSize: 1024},
+		"no entries":    spec(func(s *MapSpec) { s.MaxEntries = 0 }),
+		"value size":    spec(func(s *MapSpec) { s.ValueSize = 12 }),
+		"key size":      spec(func(s *MapSpec) { s.KeySize = 4 }),
+		"large key":     spec(func(s *MapSpec) { s.KeySize = 72 }),
+		"no kind":       spec(func(s *MapSpec) { s.Kind = 0 }),
+		"key of arrays": spec(func(s *MapSpec) { s.Kind = PerSlotArray }),
+	} {
+		if _, err := NewLayout(c); !errors.Is(err, ErrLayout) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func TestHashKey(t *testing.T) {
+	for _, w := range []uint64{0, 1, 0x123456789abcdef0, 1<<64 - 1} {
+		if got := HashKey([]uint64{w}); got != w*HashMul {
+			t.Errorf("hash of %#x is %#x, not the product", w, got)
+		}
+	}
+	if HashKey([]uint64{1, 2}) == HashKey([]uint64{2, 1}) {
+		t.Error("the order of words does not matter")
+	}
+}
