@@ -260,3 +260,56 @@ func TestLittleIsWasted(t *testing.T) {
 		t.Errorf("%d pages are touched, %d would do", len(touched), least)
 	}
 }
+
+func TestRegionHeadIsKept(t *testing.T) {
+	const head = 4 * abi.PageSize
+	s := NewSpace(SpaceConfig{Maps: pie, RegionHead: head, RegionSize: 1 << 20})
+	for _, p := range pickAll(t, s, manyWindows(t, 0x555555555000, 500), func(int) int { return 200 }) {
+		for _, r := range s.Regions() {
+			if p.Overlaps(abi.Range{Start: r.Start, End: r.Start + head}) {
+				t.Fatalf("%v to %v lies in the head of %v", p.Start, p.End, r.Start)
+			}
+		}
+	}
+}
+
+// TestAdopt: a region that is mapped already is used further, but not what of
+// it is in use.
+func TestAdopt(t *testing.T) {
+	mapped := abi.Range{Start: 0x55552b556000, End: 0x55552b566000}
+	used := abi.Range{Start: mapped.Start, End: mapped.Start + 0x8000}
+	s := NewSpace(SpaceConfig{Maps: append(slices.Clone(pie), Mapping{Range: mapped})})
+	s.Adopt(mapped, []abi.Range{used})
+	w := windowAt(t, shapes[0], 0)
+	for n := 0; len(s.Regions()) == 1; n++ {
+		at, r := s.Pick(w, 0x1000)
+		switch {
+		case r != nil || n > 8:
+			t.Fatalf("%d pieces: %v", n, r)
+		case used.Contains(at):
+			t.Fatalf("%v is in use", at)
+		case n == 8 && mapped.Contains(at), n < 8 && !mapped.Contains(at):
+			t.Fatalf("piece %d is at %v", n, at)
+		}
+	}
+}
+
+func TestPickIn(t *testing.T) {
+	whole := abi.Range{Start: 0x55552b556000, End: 0x55552b558000}
+	s := NewSpace(SpaceConfig{Maps: pie})
+	s.Adopt(whole, nil)
+	last := whole.Start - 1
+	for n := 0; ; n++ {
+		at, ok := s.PickIn(0, 1000)
+		if !ok {
+			if n != 8 {
+				t.Errorf("%d pieces of 1000 bytes in 8192", n)
+			}
+			break
+		}
+		if at <= last || at%alignment != 0 || at+1000 > whole.End {
+			t.Errorf("piece %d is at %v", n, at)
+		}
+		last = at + 999
+	}
+}

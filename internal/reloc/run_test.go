@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"math/rand/v2"
 	"os/exec"
+	"runtime"
 	"testing"
 
 	"trapless/internal/abi"
@@ -50,6 +51,9 @@ type outcome struct {
 // run executes the pieces in a process of their own.
 func run(t *testing.T, pieces []piece) []outcome {
 	t.Helper()
+	if runtime.GOARCH != "amd64" {
+		t.Skip("this processor cannot run x86-64 code: ", runtime.GOARCH)
+	}
 	var in bytes.Buffer
 	if err := binary.Write(&in, binary.LittleEndian, pieces); err != nil {
 		t.Fatal(err)
