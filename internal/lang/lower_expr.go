@@ -213,8 +213,9 @@ var compareOps = map[tokenKind][2][2]asm.JumpOp{
 
 var mirrored = map[tokenKind]tokenKind{tokEq: tokEq, tokNe: tokNe, '<': '>', '>': '<', tokLe: tokGe, tokGe: tokLe}
 
-// second computes the second operand of an operation whose first one is in r.
-// It returns a register that holds it until the next instruction but one.
+// second computes the second operand of an operation whose first one is in r,
+// and returns the register that it is in, for the next instruction to use.
+// When no register is free, the first one waits on the stack meanwhile.
 func (l *lowerer) second(x expr, r asm.Register) asm.Register {
 	if h, ok := l.homeOf(x); ok && h.inReg {
 		return h.reg
