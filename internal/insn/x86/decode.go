@@ -5,21 +5,21 @@ package x86
 //
 // Its errors are ErrTruncated, ErrInvalid and ErrAmbiguous; the Inst is then
 // not meaningful.
-func Decode(b []byte, m Mode) (Inst, error) {
-	d := decoder{b: b}
+func Decode(b []byte, m Mode) (i Inst, err error) {
+	d := decoder{Inst: &i, b: b}
 	if len(b) > MaxLen {
 		d.b = b[:MaxLen]
 	}
-	d.Mode = m
+	i.Mode = m
 	if !d.decode() {
 		return Inst{}, d.failure(len(b))
 	}
-	return d.Inst, nil
+	return i, nil
 }
 
 // decoder is the state of one Decode.
 type decoder struct {
-	Inst
+	*Inst
 	b   []byte
 	pos int
 	pp  uint8 // mandatory prefix: 0 none, 1 66, 2 F3, 3 F2
@@ -191,7 +191,7 @@ func (d *decoder) decode3DNow() bool {
 // sizes sets the operand and address sizes that the prefixes ask for.
 func (d *decoder) sizes() {
 	d.OpSize = 4
-	if d.Prefixes&RexW != 0 {
+	if d.Prefixes&RexW != 0 && d.Mode == Mode64 {
 		d.OpSize = 8
 	} else if d.Prefixes&PrefixOpSize != 0 {
 		d.OpSize = 2

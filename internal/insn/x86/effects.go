@@ -67,7 +67,7 @@ type collector struct {
 // operand adds what happens to one operand.
 func (c *collector) operand(o operand) {
 	switch o & opPlace {
-	case opRM, opM, opXM, opEM:
+	case opRM, opM, opXM:
 		if c.i.HasMem() {
 			c.memory(o, FaultMemory)
 		} else if o&opPlace == opRM {

@@ -22,7 +22,7 @@ func (d *decoder) legal(r *row) bool {
 	if r.attr&attrVSIB != 0 && !d.legalGather(r) || r.attr&attrUnique != 0 && !d.legalUnique(r) {
 		return false
 	}
-	return d.legalRegs(r)
+	return r.attr&attrRegs == 0 || d.legalRegs(r)
 }
 
 // legalRegs refuses registers that do not exist.
@@ -35,6 +35,8 @@ func (d *decoder) legalRegs(r *row) bool {
 			ok = exist>>d.regReg()&1 != 0
 		case opDR, opEReg:
 			ok = d.regReg() < 8
+		case opTile:
+			ok = d.rmReg() < 8
 		case opEV:
 			ok = d.VVVV < 8
 		}
@@ -78,7 +80,7 @@ func (d *decoder) vectorRM() Reg {
 
 // legalEVEX checks the fields that only EVEX has.
 func (d *decoder) legalEVEX(r *row) bool {
-	if d.vl == 3 {
+	if d.vl == 3 || d.Mode == Mode32 && d.VVVV&16 != 0 {
 		return false
 	}
 	vvvv := d.VVVV

@@ -73,6 +73,8 @@ func (d *decoder) shift(r *row) uint {
 	switch k {
 	case scaleW:
 		return 2 + uint(bit(d.Prefixes, RexW))
+	case scaleY:
+		return 2 + uint(d.OpSize>>3)
 	case scaleVL:
 		return vl
 	case scaleVL2:

@@ -37,8 +37,7 @@ const (
 	opX             // ModRM.rm: a register that is not a general one
 	opXReg          // ModRM.reg: a register that is not a general one
 	opXV            // vvvv: a register that is not a general one
-	opEM            // ModRM.rm: one of eight registers, or memory
-	opE             // ModRM.rm: one of eight registers
+	opTile          // ModRM.rm: one of eight registers
 	opEReg          // ModRM.reg: one of eight registers
 	opEV            // vvvv: one of eight registers
 	opSeg           // ModRM.reg: segment register
@@ -116,6 +115,7 @@ const (
 	attrSAE                      // EVEX: b may be set with registers
 	attrVVVV                     // vvvv names an operand
 	attrUnique                   // the destination is none of the sources
+	attrRegs                     // names registers of which some numbers do not exist
 	attrNoMem16                  // no 16-bit addressing
 )
 
@@ -132,6 +132,7 @@ const (
 	scale32
 	scale64
 	scaleW   // 4, or 8 with W
+	scaleY   // 4, or 8 with W in 64-bit mode
 	scaleVL  // the vector length
 	scaleVL2 // half of it
 	scaleVL4

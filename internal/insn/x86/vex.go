@@ -96,9 +96,10 @@ func (d *decoder) evex(p []byte) bool {
 	d.Ctl = p[2]
 	d.vl = p[2] & evexLL >> ctlLBit
 	d.pp = ppOf[p[1]&3]
+	ok := d.Mode == Mode64 || d.Prefixes&(RexB4|RexX4) == 0
 	d.mask32()
 	d.tab = tabEVEX + int(d.Map)
-	return true
+	return ok
 }
 
 // lengthEVEX corrects the vector length where L'L holds a rounding mode, which

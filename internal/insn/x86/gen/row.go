@@ -107,6 +107,9 @@ func (r *row) operand(w string) error {
 		return r.immediate(imm)
 	}
 	acc := "accRead"
+	if w == "push" {
+		acc = "accWrite"
+	}
 	switch w[0] {
 	case '=':
 		acc = "accWrite"
@@ -170,14 +173,20 @@ func (r *row) place(w string) (string, error) {
 	p, ok := letterPlaces[w[0]]
 	if w[0] == 'k' || w[0] == 't' {
 		p, ok = letterPlaces[w[1]]
-		p.expr = eightRegs[p.expr]
+		if e, ok := eightRegs[w[0]][p.expr]; ok {
+			p.expr = e
+		}
 		w = w[1:]
+		r.attr("attrRegs")
 	}
 	if !ok {
 		return "", fmt.Errorf("unknown operand %q", w)
 	}
 	if p.modrm {
 		r.attr("attrModRM")
+	}
+	if p.expr == "opCR" || p.expr == "opDR" {
+		r.attr("attrRegs")
 	}
 	if p.attr != "" {
 		r.attr(p.attr)
@@ -208,11 +217,15 @@ var fixedRegs = map[string]int{
 }
 
 var wordPlaces = map[string]string{
-	"X": "opSrc", "Y": "opDst", "O": "opMoffs", "push": "opPush|accWrite", "pop": "opPop|accRead", "@": "opMemIn",
+	"X": "opSrc", "Y": "opDst", "O": "opMoffs", "push": "opPush", "pop": "opPop", "@": "opMemIn",
 }
 
-// eightRegs are the places of mask and tile registers.
-var eightRegs = map[string]string{"opXM": "opEM", "opX": "opE", "opXReg": "opEReg", "opXV": "opEV"}
+// eightRegs are the places of mask and tile registers, where they are checked:
+// REX.B means nothing to a mask.
+var eightRegs = map[byte]map[string]string{
+	'k': {"opXReg": "opEReg", "opXV": "opEV"},
+	't': {"opX": "opTile", "opXReg": "opEReg", "opXV": "opEV"},
+}
 
 // letterPlaces are the operands that a letter names; mod is what they demand of
 // ModRM.mod: 0 memory, 1 register, -1 nothing.
@@ -303,5 +316,5 @@ var branches = map[string]string{
 
 var scales = map[string]string{
 	"1": "scale1", "2": "scale2", "4": "scale4", "8": "scale8", "16": "scale16", "32": "scale32", "64": "scale64",
-	"w": "scaleW", "vl": "scaleVL", "vl/2": "scaleVL2", "vl/4": "scaleVL4", "vl/8": "scaleVL8", "dup": "scaleDup",
+	"w": "scaleW", "y": "scaleY", "vl": "scaleVL", "vl/2": "scaleVL2", "vl/4": "scaleVL4", "vl/8": "scaleVL8", "dup": "scaleDup",
 }

@@ -17,6 +17,8 @@ enum {
 	MEM_WRITE = 2,
 	RELATIVE = 4, // a RIP-relative operand
 	KNC = 8,      // exists on Knights Corner only
+	FLOAT = 16,   // may raise a floating-point exception
+	PRIVILEGED = 32,
 };
 
 struct answer {
@@ -24,11 +26,10 @@ struct answer {
 	uint8_t len, encoding, opcode_map;
 	uint8_t modrm_off, disp_off, disp_len, imm_off;
 	uint8_t imm_len, imm2_off, imm2_len, opcode;
-	uint8_t mem, exception, branch, operand_width;
+	uint8_t facts, branch, unused[2];
 	uint32_t read, write, full; // general registers
 	uint32_t flags_read, flags_write, flags_must;
-	int64_t disp;
-	uint64_t attributes;
+	int64_t disp, imm;
 	char mnemonic[24];
 };
 
@@ -55,7 +56,7 @@ static void address(struct answer *a, const ZydisDecodedOperandMem *m) {
 		if (n >= 0)
 			a->read |= 1u << n;
 		if (rs[k] == ZYDIS_REGISTER_RIP || rs[k] == ZYDIS_REGISTER_EIP)
-			a->mem |= RELATIVE;
+			a->facts |= RELATIVE;
 	}
 }
 
@@ -66,10 +67,11 @@ static void operand(struct answer *a, const ZydisDecodedOperand *o) {
 	int n;
 	if (o->type == ZYDIS_OPERAND_TYPE_MEMORY) {
 		address(a, &o->mem);
-		a->disp = o->mem.disp.value;
+		if (o->encoding == ZYDIS_OPERAND_ENCODING_MODRM_RM)
+			a->disp = o->mem.disp.value;
 		if (o->mem.type == ZYDIS_MEMOP_TYPE_AGEN)
 			return;
-		a->mem |= (reads ? MEM_READ : 0) | (writes ? MEM_WRITE : 0);
+		a->facts |= (reads ? MEM_READ : 0) | (writes ? MEM_WRITE : 0);
 		return;
 	}
 	if (o->type != ZYDIS_OPERAND_TYPE_REGISTER || (n = gpr(o->reg.value, &width)) < 0)
@@ -80,6 +82,50 @@ static void operand(struct answer *a, const ZydisDecodedOperand *o) {
 		a->write |= 1u << n;
 	if ((o->actions & ZYDIS_OPERAND_ACTION_WRITE) && width >= 32)
 		a->full |= 1u << n;
+}
+
+// branch is the kind of a branch as oracle tests number them.
+static int branch(ZydisInstructionCategory c) {
+	switch (c) {
+	case ZYDIS_CATEGORY_COND_BR: return 1;
+	case ZYDIS_CATEGORY_UNCOND_BR: return 2;
+	case ZYDIS_CATEGORY_CALL: return 3;
+	case ZYDIS_CATEGORY_RET: return 4;
+	case ZYDIS_CATEGORY_SYSCALL: return 5;
+	case ZYDIS_CATEGORY_SYSRET: return 6;
+	case ZYDIS_CATEGORY_INTERRUPT: return 7;
+	default: return 0;
+	}
+}
+
+static int facts(const ZydisDecodedInstruction *in) {
+	int f = in->attributes & ZYDIS_ATTRIB_IS_PRIVILEGED ? PRIVILEGED : 0;
+	if (in->encoding == ZYDIS_INSTRUCTION_ENCODING_MVEX)
+		f |= KNC;
+	switch (in->meta.isa_set) {
+	case ZYDIS_ISA_SET_KNCE:
+	case ZYDIS_ISA_SET_KNCJKBR:
+	case ZYDIS_ISA_SET_KNCSTREAM:
+	case ZYDIS_ISA_SET_KNCV:
+	case ZYDIS_ISA_SET_KNC_MISC:
+	case ZYDIS_ISA_SET_KNC_PF_HINT:
+		f |= KNC;
+	default:
+	}
+	switch (in->meta.exception_class) {
+	case ZYDIS_EXCEPTION_CLASS_SSE2:
+	case ZYDIS_EXCEPTION_CLASS_SSE3:
+	case ZYDIS_EXCEPTION_CLASS_AVX2:
+	case ZYDIS_EXCEPTION_CLASS_AVX3:
+	case ZYDIS_EXCEPTION_CLASS_AVX11:
+	case ZYDIS_EXCEPTION_CLASS_E2:
+	case ZYDIS_EXCEPTION_CLASS_E3:
+	case ZYDIS_EXCEPTION_CLASS_E3NF:
+	case ZYDIS_EXCEPTION_CLASS_E11:
+		f |= FLOAT;
+	default:
+	}
+	return f;
 }
 
 static void answer(const ZydisDecoder *d, const struct question *q, struct answer *a) {
@@ -102,23 +148,12 @@ static void answer(const ZydisDecoder *d, const struct question *q, struct answe
 	a->imm_len = in.raw.imm[0].size / 8;
 	a->imm2_off = in.raw.imm[1].offset;
 	a->imm2_len = in.raw.imm[1].size / 8;
-	a->exception = in.meta.exception_class;
-	a->branch = in.meta.branch_type;
-	a->operand_width = in.operand_width;
-	a->attributes = in.attributes;
+	a->imm = in.raw.imm[0].value.s;
+	a->branch = branch(in.meta.category);
+	a->facts |= facts(&in);
 	strncpy(a->mnemonic, ZydisMnemonicGetString(in.mnemonic), sizeof a->mnemonic - 1);
 	for (int k = 0; k < in.operand_count; k++)
 		operand(a, &ops[k]);
-	switch (in.meta.isa_set) {
-	case ZYDIS_ISA_SET_KNCE:
-	case ZYDIS_ISA_SET_KNCJKBR:
-	case ZYDIS_ISA_SET_KNCSTREAM:
-	case ZYDIS_ISA_SET_KNCV:
-	case ZYDIS_ISA_SET_KNC_MISC:
-	case ZYDIS_ISA_SET_KNC_PF_HINT:
-		a->mem |= KNC;
-	default:
-	}
 	if (in.cpu_flags) {
 		const ZydisAccessedFlags *f = in.cpu_flags;
 		a->flags_read = f->tested;
