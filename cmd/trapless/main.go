@@ -69,7 +69,7 @@ costs a few nanoseconds, and nothing traps.`,
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
 		return usageError{fmt.Errorf("%w; see '%s --help'", err, c.CommandPath())}
 	})
-	root.AddCommand(newTrace(), newClean())
+	root.AddCommand(newTrace(), newClean(), newBench(), newDemo())
 	return root
 }
 

@@ -162,7 +162,7 @@ func TestMedian(t *testing.T) {
 func example() *Report {
 	variants := []Variant{
 		{Name: "count", Threads: 1}, {Name: Reference, Threads: 1}, {Name: "nothing", Threads: 1},
-		{Name: "count", Threads: 2}, {Name: "uprobe_mov", Threads: 1},
+		{Name: "count", Threads: 2}, {Name: "uprobe-mov", Threads: 1},
 	}
 	samples := [][]sample{
 		{{2, 4.25}, {2, 4}, {2, 5}}, {{2.5, 902.5}, {2.5, 1002.5}, {2.5, 952.5}}, {{2, 1.95}},
@@ -176,14 +176,14 @@ func example() *Report {
 func TestReportAsText(t *testing.T) {
 	const want = `A CPU, 2 CPUs, Linux 6.18.0, virtual
 
-       variant   threads   net ns      min       max   faster than uprobe_push
+       variant   threads   net ns      min       max   faster than uprobe-push
          count         1     2.25     2.00      3.00                     422 x
-   uprobe_push         1   950.00   900.00   1000.00                       1 x
+   uprobe-push         1   950.00   900.00   1000.00                       1 x
        nothing         1    -0.05    -0.05     -0.05                    9500 x
          count         2     2.00     2.00      2.00                         -
 
 net: CPU time by which a call is longer when it is probed; median, least and greatest of the rounds
-skipped uprobe_mov with 1 threads: not permitted
+skipped uprobe-mov with 1 threads: not permitted
 `
 	var got strings.Builder
 	if err := example().WriteText(&got); err != nil {
@@ -207,11 +207,11 @@ func TestReportAsJSON(t *testing.T) {
 		"machine": map[string]any{"cpu": "A CPU", "cpus": 2.0, "kernel": "6.18.0", "hypervisor": true, "arch": "amd64"},
 		"rows": []any{
 			map[string]any{"name": "count", "threads": 1.0, "net_ns": 2.25, "min_ns": 2.0, "max_ns": 3.0, "base_ns": 2.0, "rounds": 3.0, "x_uprobe_push": 422.22},
-			map[string]any{"name": "uprobe_push", "threads": 1.0, "net_ns": 950.0, "min_ns": 900.0, "max_ns": 1000.0, "base_ns": 2.5, "rounds": 3.0, "x_uprobe_push": 1.0},
+			map[string]any{"name": "uprobe-push", "threads": 1.0, "net_ns": 950.0, "min_ns": 900.0, "max_ns": 1000.0, "base_ns": 2.5, "rounds": 3.0, "x_uprobe_push": 1.0},
 			map[string]any{"name": "nothing", "threads": 1.0, "net_ns": -0.05, "min_ns": -0.05, "max_ns": -0.05, "base_ns": 2.0, "rounds": 1.0, "x_uprobe_push": 9500.0},
 			map[string]any{"name": "count", "threads": 2.0, "net_ns": 2.0, "min_ns": 2.0, "max_ns": 2.0, "base_ns": 2.0, "rounds": 1.0},
 		},
-		"skipped": []any{map[string]any{"name": "uprobe_mov", "threads": 1.0, "reason": "not permitted"}},
+		"skipped": []any{map[string]any{"name": "uprobe-mov", "threads": 1.0, "reason": "not permitted"}},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)

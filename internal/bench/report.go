@@ -12,7 +12,7 @@ import (
 
 // Reference is the variant that others are compared with: a uprobe of the kernel on a push, which it
 // emulates, as at the start of most functions.
-const Reference = "uprobe_push"
+const Reference = "uprobe-push"
 
 // Report is what a run found out. Its JSON form is stable.
 type Report struct {

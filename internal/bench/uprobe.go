@@ -18,7 +18,7 @@ func Uprobes(threads int) []Variant {
 	for _, kind := range []string{"push", "nop5", "mov"} {
 		function := "work_" + kind
 		variants = append(variants, Variant{
-			Name: "uprobe_" + kind, Threads: threads, Function: function,
+			Name: "uprobe-" + kind, Threads: threads, Function: function,
 			Arm: func(pid int) (Armed, error) { return armUprobe(pid, function) },
 		})
 	}

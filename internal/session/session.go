@@ -61,6 +61,7 @@ type Session struct {
 	stopped bool // by exit()
 	status  int  // that exit() was given
 	armed   bool
+	pauses  []time.Duration
 }
 
 // Timeouts of what is done to a target.
@@ -220,7 +221,10 @@ func (s *Session) start(ctx context.Context, windows []planned) error {
 		}
 	}
 	err = s.group.Detach(ctx)
-	s.logPauses()
+	s.notePauses()
+	if ok, why := s.tracer.Realtime(); !ok {
+		s.config.Log("%s", why)
+	}
 	return err
 }
 
@@ -292,16 +296,16 @@ func (s *Session) Sites() int { return s.sites }
 // Status is what the script gave to exit().
 func (s *Session) Status() int { return s.status }
 
-// Pauses are the times for which the whole target was stopped.
-func (s *Session) Pauses() []time.Duration { return s.group.Pauses() }
+// Pauses are the times for which the whole target was stopped, in order.
+func (s *Session) Pauses() []time.Duration { return s.pauses }
 
-func (s *Session) logPauses() {
-	for _, p := range s.group.Pauses() {
+// notePauses logs the pauses since the last time.
+func (s *Session) notePauses() {
+	all := s.group.Pauses()
+	for _, p := range all[len(s.pauses):] {
 		s.config.Log("the target was stopped for %.2f ms", ms1(p))
 	}
-	if ok, why := s.tracer.Realtime(); !ok {
-		s.config.Log("%s", why)
-	}
+	s.pauses = all
 }
 
 func ms1(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
@@ -322,6 +326,7 @@ func (s *Session) Close() error {
 		if derr := s.group.Detach(ctx); derr != nil && !gone(derr) {
 			err = errors.Join(err, derr)
 		}
+		s.notePauses()
 		_ = s.group.Close() // a descriptor for reading
 	}
 	s.tracer.Close()
