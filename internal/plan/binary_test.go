@@ -141,7 +141,7 @@ var realBinaries = []struct {
 }{
 	{"/lib/x86_64-linux-gnu/libc.so.6", 1 << 30},
 	{"/lib/x86_64-linux-gnu/libm.so.6", 1 << 18},
-	{"/usr/bin/python3.11", 1 << 20},
+	{"/usr/bin/python3", 1 << 20},
 	{"/usr/bin/bash", 1 << 19},
 	{"/usr/local/go/bin/gofmt", 1 << 19},
 }

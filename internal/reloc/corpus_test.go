@@ -12,7 +12,7 @@ import (
 // missing are passed over, but not all may be.
 var binaries = []string{
 	"/lib/x86_64-linux-gnu/libc.so.6", "/lib64/libc.so.6", "/lib/x86_64-linux-gnu/libm.so.6",
-	"/usr/bin/python3.11", "/usr/bin/bash", "/usr/local/go/bin/gofmt", "/proc/self/exe",
+	"/usr/bin/python3", "/usr/bin/bash", "/usr/local/go/bin/gofmt", "/proc/self/exe",
 }
 
 // sample is an instruction at its place.

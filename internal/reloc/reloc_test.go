@@ -77,7 +77,7 @@ func rel(to, end abi.Addr) string {
 	return hex.EncodeToString([]byte{byte(d), byte(d >> 8), byte(d >> 16), byte(d >> 24)})
 }
 
-func unhex(t *testing.T, s string) []byte {
+func unhex(t testing.TB, s string) []byte {
 	t.Helper()
 	b, err := hex.DecodeString(s)
 	if err != nil {
@@ -249,7 +249,7 @@ func TestMovedIsTheSame(t *testing.T) {
 }
 
 func FuzzMove(f *testing.F) {
-	f.Add(unhex(&testing.T{}, "488b0510000000"), uint64(here), uint64(there))
+	f.Add(unhex(f, "488b0510000000"), uint64(here), uint64(there))
 	f.Fuzz(func(t *testing.T, code []byte, from, to uint64) {
 		in, err := x86.Decode(code, x86.Mode64)
 		if err != nil {
