@@ -175,8 +175,12 @@ const cleanTime = 20 * time.Second
 // printer writes results as bpftrace prints them.
 type printer struct{ w io.Writer }
 
-func (p *printer) Printf(a *lang.Action, values []lang.Value) { text.Printf(p.w, a, values) }
-
-func (p *printer) PrintMap(m *lang.Map, entries []arena.Entry, top, div uint32) {
-	text.PrintMap(p.w, m, entries, top, div)
+func (p *printer) Printf(a *lang.Action, values []lang.Value) error {
+	return text.Printf(p.w, a, values)
 }
+
+func (p *printer) PrintMap(m *lang.Map, entries []arena.Entry, top, div uint32) error {
+	return text.PrintMap(p.w, m, entries, top, div)
+}
+
+func (p *printer) End() error { return text.End(p.w) }

@@ -34,6 +34,9 @@ func run(args []string) int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
 	context.AfterFunc(ctx, stop)
+	// A closed pipe is an error to be handled in order. Were it left to its
+	// default, it would kill us with probes in place.
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 	root := newRoot()
 	root.SetArgs(args)
 	err := root.ExecuteContext(ctx)

@@ -29,7 +29,7 @@ func newTrace() *cobra.Command {
 (-c). At the end, which comes with Ctrl-C, --duration, exit() or the end of the
 process, the probes are taken out again and the script's maps are printed.`,
 		Example: `  trapless trace -p 1234 -e 'uprobe:/usr/bin/python3.11:PyObject_Malloc { @[arg0] = count(); }'
-  trapless trace -p 1234 --duration 5s -e 'uprobe:libc:mem* { @[func] = count(); }'
+  trapless trace -p 1234 --duration 5s -e 'uprobe:libc:mem* /arg2 > 4096/ { @[arg2] = count(); }'
   trapless trace -c './server --port 1' -e 'uprobe:./server:handle+12 { @ = count(); }'
   trapless trace -p 1234 count.bt`,
 		RunE: func(c *cobra.Command, args []string) error { return trace(c.Context(), &f, args) },

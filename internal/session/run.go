@@ -2,6 +2,7 @@ package session
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	"trapless/internal/arena"
@@ -34,12 +35,20 @@ func (s *Session) Run(ctx context.Context) (err error) {
 		return err
 	}
 	if s.config.Script.PrintMapsOnExit {
+		s.check(s.config.Sink.End())
 		for i := range s.config.Script.Maps {
 			s.printMap(i, 0, 0)
 		}
 	}
 	s.reportLosses()
-	return nil
+	return s.failed
+}
+
+// check ends the session at the first error of the sink: nobody reads on.
+func (s *Session) check(err error) {
+	if err != nil && s.failed == nil {
+		s.failed, s.stopped = fmt.Errorf("writing the output: %w", err), true
+	}
 }
 
 func (s *Session) poll(ctx context.Context) {
@@ -149,7 +158,7 @@ func (s *Session) event(payload []byte) {
 	}
 	switch a.Kind {
 	case lang.Printf, lang.PrintValue:
-		s.config.Sink.Printf(a, values)
+		s.check(s.config.Sink.Printf(a, values))
 	case lang.PrintMap:
 		s.printMap(a.Map, a.Top, a.Div)
 	case lang.Clear:
@@ -165,7 +174,9 @@ func (s *Session) event(payload []byte) {
 }
 
 func (s *Session) printMap(i int, top, div uint32) {
-	s.config.Sink.PrintMap(&s.config.Script.Maps[i], s.Entries(i), top, div)
+	if s.failed == nil {
+		s.check(s.config.Sink.PrintMap(&s.config.Script.Maps[i], s.Entries(i), top, div))
+	}
 }
 
 // Entries is what map number i holds for the script.

@@ -25,13 +25,15 @@ import (
 	"trapless/internal/unix"
 )
 
-// Sink takes a session's results, in their order.
+// Sink takes a session's results, in their order. An error ends the session.
 type Sink interface {
 	// Printf prints values by an action's format; for PrintValue there is one.
-	Printf(a *lang.Action, values []lang.Value)
+	Printf(a *lang.Action, values []lang.Value) error
 	// PrintMap prints a map: the last top entries, all if it is 0, with their
-	// values divided by div, if that is not 0.
-	PrintMap(m *lang.Map, entries []arena.Entry, top, div uint32)
+	// values divided by div. In the listing at the end div is 0.
+	PrintMap(m *lang.Map, entries []arena.Entry, top, div uint32) error
+	// End comes before the listing of the maps at the end.
+	End() error
 }
 
 // Config is what a session is made from.
@@ -58,8 +60,9 @@ type Session struct {
 	machine *bpf.Machine
 	refused []Refused
 	sites   int
-	stopped bool // by exit()
-	status  int  // that exit() was given
+	stopped bool  // by exit()
+	status  int   // that exit() was given
+	failed  error // of the sink
 	armed   bool
 	pauses  []time.Duration
 }

@@ -19,11 +19,17 @@ type recorder struct {
 	maps   map[string][]arena.Entry
 }
 
-func (r *recorder) Printf(_ *lang.Action, values []lang.Value) { r.values = append(r.values, values) }
-
-func (r *recorder) PrintMap(m *lang.Map, entries []arena.Entry, _, _ uint32) {
-	r.maps[m.Name] = entries
+func (r *recorder) Printf(_ *lang.Action, values []lang.Value) error {
+	r.values = append(r.values, values)
+	return nil
 }
+
+func (r *recorder) PrintMap(m *lang.Map, entries []arena.Entry, _, _ uint32) error {
+	r.maps[m.Name] = entries
+	return nil
+}
+
+func (r *recorder) End() error { return nil }
 
 func config(t *testing.T, src string) (Config, *recorder) {
 	t.Helper()
