@@ -14,6 +14,9 @@ func (t *Tracer) pump() {
 		if err != nil || tid == 0 {
 			return
 		}
+		if th := t.threads[tid]; th != nil && th.state == stateStopped && ws.Stopped() {
+			return // at the delivery of a signal, being watched
+		}
 		t.handle(tid, ws)
 	}
 }
@@ -169,7 +172,13 @@ func (th *Thread) settle() {
 	switch {
 	case th.g.mode == modeDetach || th.g.mode == modeDetached:
 		th.detach()
+	case th.watched:
 	case th.g.mode == modeRun && !th.hold:
+		th.resume()
+	case th.kind == Signal:
+		// It is not kept here but before the first instruction of the handler:
+		// should we die, the kernel must not think that we have the signal.
+		th.interrupt()
 		th.resume()
 	}
 }

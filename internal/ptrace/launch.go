@@ -119,8 +119,8 @@ func (g *Group) runToEntry(ctx context.Context) error {
 	if th == nil {
 		return refuse(g.PID, ReasonGone, "it ended")
 	}
-	th.hold = true
-	defer func() { th.hold = false }()
+	th.hold, th.watched = true, true
+	defer func() { th.hold, th.watched = false, false }()
 	aux, err := proc.Auxv(g.PID)
 	if err != nil {
 		return err

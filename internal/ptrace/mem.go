@@ -65,6 +65,7 @@ func (m *Mem) writeText(p []byte, at abi.Addr) error {
 		return nil
 	}
 	_, err := m.f.WriteAt(p, int64(at))
+	faultPoint()
 	if err == nil {
 		return nil
 	}

@@ -88,11 +88,7 @@ func (p *picker) amongStopped() (*picked, error) {
 		if th.state == stateStopped && th.kind == GroupStop {
 			return nil, stoppedBySignal(p.g.PID, th.sig)
 		}
-		if th.state == stateStopped && th.kind == Signal {
-			th.hold = true
-			p.await(th)
-			th.hold = false
-		}
+		p.await(th) // a signal may just have sent it on
 		c := p.assess(th)
 		if c != nil && (best == nil || c.fit > best.fit) {
 			best = c
@@ -137,18 +133,10 @@ func (p *picker) round(ctx context.Context, takeIdle bool) (*picked, error) {
 	return nil, nil
 }
 
-// await waits for a held thread's stop. At the delivery of a signal it is sent
-// on, to stop again before the first instruction of the handler.
+// await waits for a held thread's stop.
 func (p *picker) await(th *Thread) {
 	until := time.Now().Add(pickStop)
-	for nap := minNap; time.Now().Before(until); nap = min(2*nap, maxNap) {
-		switch {
-		case th.state == stateStopped && th.kind == Signal:
-			th.interrupt()
-			th.resume()
-		case th.state != stateRunning:
-			return
-		}
+	for nap := minNap; th.state == stateRunning && time.Now().Before(until); nap = min(2*nap, maxNap) {
 		p.g.t.pump()
 		if th.state == stateRunning {
 			unix.Nap(nap)
@@ -349,7 +337,10 @@ func (p *picked) prepare() error {
 	if err := unix.PtraceSetRAX(th.TID, noHandlerResult); err != nil {
 		return th.lost(err)
 	}
+	faultPoint()
 	p.orig.RAX = noHandlerResult
 	th.regs = nil
-	return th.lost(unix.PtraceSetSigMask(th.TID, mask))
+	err = unix.PtraceSetSigMask(th.TID, mask)
+	faultPoint()
+	return th.lost(err)
 }

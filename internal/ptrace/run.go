@@ -166,6 +166,8 @@ func (g *Group) execute(ctx context.Context, p *picked, code abi.Range, tail abi
 	if err := th.writeRegs(entry); err != nil {
 		return nil, err
 	}
+	th.watched = true
+	defer func() { th.watched = false }()
 	th.cont()
 	nap, started := minNap, time.Now()
 	for {
@@ -217,6 +219,7 @@ func (g *Group) putBack(ctx context.Context, p *picked) error {
 func (th *Thread) cont() {
 	th.state = stateRunning
 	_ = unix.PtraceCont(th.TID, th.pending())
+	faultPoint()
 	th.left()
 }
 

@@ -6,8 +6,6 @@ import (
 	"debug/elf"
 	"encoding/binary"
 	"errors"
-	"fmt"
-	"os"
 
 	"trapless/internal/abi"
 	"trapless/internal/proc"
@@ -40,11 +38,13 @@ func (g *Group) slacks(maps proc.Maps) []abi.Range {
 				end, ok = g.segmentEnd(head, m)
 			}
 		}
-		at := (end + 7) &^ 7
-		if !ok || at+minSlack > m.End || !g.unused(m, at) {
+		if !ok {
 			continue
 		}
-		r := abi.Range{Start: at, End: min(m.End, at+maxSlack)}
+		r, ok := g.firstUnused(m, (end+7)&^7)
+		if !ok {
+			continue
+		}
 		if m.File() {
 			out = append(out, r)
 		} else {
@@ -52,6 +52,18 @@ func (g *Group) slacks(maps proc.Maps) []abi.Range {
 		}
 	}
 	return append(out, last...)
+}
+
+// firstUnused finds room in the slack of a mapping that starts at an address,
+// passing over what a tracer that died may have left there.
+func (g *Group) firstUnused(m *proc.Mapping, at abi.Addr) (abi.Range, bool) {
+	for ; at+minSlack <= m.End; at += maxSlack {
+		r := abi.Range{Start: at, End: min(m.End, at+maxSlack)}
+		if g.unused(m, r) {
+			return r, true
+		}
+	}
+	return abi.Range{}, false
 }
 
 // firstMapping is the mapping of the start of the file behind maps[i]: the
@@ -109,31 +121,24 @@ func matchSegment(progs []elf.Prog64, head, m *proc.Mapping) (abi.Addr, bool) {
 	return 0, false
 }
 
-// unused reports whether the slack is as the file has it: zeros, or what the
+// unused reports whether a part of the slack is as the file has it: zeros, or what the
 // linker put behind the segment. Anything else is the work of a tracer that died,
 // or of the program, and may be in use.
-func (g *Group) unused(m *proc.Mapping, at abi.Addr) bool {
-	now := make([]byte, min(uint64(m.End-at), maxSlack))
-	if g.mem.read(now, at) != nil {
+func (g *Group) unused(m *proc.Mapping, r abi.Range) bool {
+	now := make([]byte, r.Len())
+	if g.mem.read(now, r.Start) != nil {
 		return false
 	}
 	if bytes.Count(now, []byte{0}) == len(now) {
 		return true
 	}
-	tid, err := proc.LiveThread(g.PID)
-	if err != nil {
-		return false
-	}
-	f, err := os.Open(proc.TaskPath(g.PID, tid, fmt.Sprintf("map_files/%x-%x", uint64(m.Start), uint64(m.End))))
-	if err != nil {
-		f, err = os.Open(proc.Path(g.PID, fmt.Sprintf("map_files/%x-%x", uint64(m.Start), uint64(m.End))))
-	}
+	f, err := proc.OpenMapped(g.PID, m)
 	if err != nil {
 		return false
 	}
 	defer f.Close()
 	file := make([]byte, len(now))
-	_, _ = f.ReadAt(file, int64(m.Offset)+int64(at-m.Start)) // behind the file's end there are zeros
+	_, _ = f.ReadAt(file, int64(m.Offset)+int64(r.Start-m.Start)) // behind the file's end there are zeros
 	return bytes.Equal(now, file)
 }
 

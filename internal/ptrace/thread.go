@@ -52,6 +52,7 @@ type Thread struct {
 	kind      StopKind
 	sig       int   // the signal to be delivered (Signal) or that stopped it (GroupStop)
 	hold      bool  // keep it stopped although its group runs
+	watched   bool  // whoever holds it looks at its signals first
 	asked     bool  // PTRACE_INTERRUPT was sent and no stop seen since
 	afterStop bool  // it comes out of a group-stop: the kernel's own EINTR rules apply
 	regs      *Regs // as read during this stop
@@ -183,6 +184,7 @@ func (th *Thread) writeRegs(r *Regs) error {
 	if err := unix.PtraceSetRegs(th.TID, r); err != nil {
 		return th.lost(err)
 	}
+	faultPoint()
 	c := *r
 	th.regs = &c
 	return nil
@@ -240,6 +242,7 @@ func (th *Thread) interrupt() {
 	// ESRCH: it is dying, and its exit will be reported.
 	_ = unix.PtraceInterrupt(th.TID)
 	th.asked = true
+	faultPoint()
 }
 
 // resume lets a stopped thread go on, attached.
@@ -260,6 +263,7 @@ func (th *Thread) resume() {
 	default:
 		_ = unix.PtraceCont(th.TID, th.pending()) // ESRCH: it was killed
 	}
+	faultPoint()
 	th.left()
 }
 
@@ -272,6 +276,7 @@ func (th *Thread) detach() {
 		th.mend()
 	}
 	err := unix.PtraceDetach(th.TID, th.pending())
+	faultPoint()
 	th.left()
 	if err != nil {
 		// It was killed: its exit will be reported.

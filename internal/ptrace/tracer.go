@@ -140,6 +140,16 @@ func (t *Tracer) guarded(f func() error) (r result) {
 	return result{err: f()}
 }
 
+// fault, when set, is called at every instant at which it could matter that the
+// tracer dies. Tests let it die there.
+var fault func()
+
+func faultPoint() {
+	if fault != nil {
+		fault()
+	}
+}
+
 // do runs f on the tracer's thread.
 func (t *Tracer) do(f func() error) error {
 	done := make(chan result, 1)

@@ -29,7 +29,21 @@
 #include <unistd.h>
 
 static int crash;
-static atomic_long rounds;
+
+/* Every thread counts its rounds, so that one that hangs is noticed. */
+#define MAX 32
+static struct worker {
+	void *(*f)(void *);
+	void *arg;
+	atomic_long ticks;
+} workers[MAX];
+static int nworkers;
+static _Thread_local struct worker *self;
+
+static void tick(void)
+{
+	self->ticks++;
+}
 
 #define FAIL(...)                                                         \
 	do {                                                              \
@@ -64,14 +78,23 @@ static uint64_t now_ns(void)
 	return ts.tv_sec * 1000000000ull + ts.tv_nsec;
 }
 
+static void *enter(void *arg)
+{
+	self = arg;
+	return self->f(self->arg);
+}
+
 static void start(void *(*f)(void *), void *arg)
 {
+	struct worker *w = &workers[nworkers++];
 	pthread_t t;
 	pthread_attr_t a;
 
+	w->f = f;
+	w->arg = arg;
 	pthread_attr_init(&a);
 	pthread_attr_setstacksize(&a, 256 << 10);
-	if (pthread_create(&t, &a, f, arg))
+	if (pthread_create(&t, &a, enter, w))
 		FAIL("pthread_create");
 	pthread_detach(t);
 }
@@ -95,7 +118,7 @@ static void *epoller(void *arg)
 			FAIL("epoll_wait returned %d", n);
 		if (read(efd, &v, 8) != 8 || v == 0)
 			FAIL("eventfd");
-		rounds++;
+		tick();
 	}
 	return arg;
 }
@@ -133,7 +156,7 @@ static void *pwaiter(void *arg)
 			seen = usr1;
 			usr1_done = seen;
 		}
-		rounds++;
+		tick();
 	}
 	return arg;
 }
@@ -150,6 +173,7 @@ static void *usr1_sender(void *arg)
 		while (usr1_done != sent)
 			pause_us(50);
 		pause_us(300);
+		tick();
 	}
 	return arg;
 }
@@ -178,7 +202,7 @@ static void *sigwaiter(void *arg)
 		if (si.si_code != SI_QUEUE || si.si_value.sival_int != ++n)
 			FAIL("rt_sigtimedwait: value %d, want %d", si.si_value.sival_int, n);
 		usr2_got = n;
-		rounds++;
+		tick();
 	}
 	return arg;
 }
@@ -196,6 +220,7 @@ static void *usr2_sender(void *arg)
 		while (usr2_got != n)
 			pause_us(50);
 		pause_us(700);
+		tick();
 	}
 	return arg;
 }
@@ -216,7 +241,7 @@ static void *receiver(void *arg)
 		while (r < 0 && eintr("recv"));
 		if (r != 4 || v != n)
 			FAIL("recv returned %zd, value %u, want %u", r, v, n);
-		rounds++;
+		tick();
 	}
 	return arg;
 }
@@ -229,6 +254,7 @@ static void *transmitter(void *arg)
 		if (send(sock[1], &n, 4, 0) != 4)
 			FAIL("send");
 		pause_us(n % 1000);
+		tick();
 	}
 	return arg;
 }
@@ -260,7 +286,7 @@ static void *semaphore(void *arg)
 	for (;;) {
 		token(me, !me);
 		pause_us(200);
-		rounds++;
+		tick();
 	}
 	return arg;
 }
@@ -276,7 +302,7 @@ static void *futexer(void *arg)
 		while (word == n)
 			if (syscall(SYS_futex, &word, FUTEX_WAIT_PRIVATE, n, &ts, NULL, 0) && errno != EAGAIN)
 				FAIL("futex");
-		rounds++;
+		tick();
 	}
 	return arg;
 }
@@ -296,6 +322,7 @@ static void *waker(void *arg)
 		if (seen != n)
 			FAIL("futex word");
 		syscall(SYS_futex, &word, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
+		tick();
 		if (n % 3 == 0 && write(efd, &one, 8) != 8)
 			FAIL("write to the eventfd");
 	}
@@ -317,7 +344,7 @@ static void *piper(void *arg)
 			FAIL("poll");
 		if (read(pfd[0], &v, 8) != 8 || v != n)
 			FAIL("read from the pipe: %lu, want %lu", v, n);
-		rounds++;
+		tick();
 	}
 	return arg;
 }
@@ -334,7 +361,7 @@ static void *accepter(void *arg)
 		if (c < 0)
 			FAIL("accept");
 		close(c);
-		rounds++;
+		tick();
 	}
 	return arg;
 }
@@ -350,6 +377,7 @@ static void *feeder(void *arg)
 			FAIL("connect");
 		close(c);
 		pause_us(300);
+		tick();
 	}
 	return arg;
 }
@@ -384,10 +412,31 @@ static void *computer(void *arg)
 		double y = mix(seed, &got);
 		if (x != y || want != got)
 			FAIL("a computation went wrong: %lx, want %lx", got, want);
-		rounds++;
+		tick();
 		pause_us(100);
 	}
 	return arg;
+}
+
+/* progress waits until every thread has made a round; less than a timeout. */
+static long progress(void)
+{
+	long sum = 0, before[MAX];
+
+	for (int i = 0; i < nworkers; i++)
+		before[i] = workers[i].ticks;
+	for (int i = 0; i < nworkers; i++) {
+		for (int ms = 0; workers[i].ticks < before[i] + 2; ms++) {
+			if (ms == 8000) {
+				for (int j = 0; j < nworkers; j++)
+					fprintf(stderr, "thread %d: %ld then %ld now\n", j, before[j], workers[j].ticks);
+				FAIL("thread %d hangs, SIGUSR1 was handled %d and seen %d times, SIGUSR2 %d", i, usr1, usr1_done, usr2_got);
+			}
+			pause_us(1000);
+		}
+		sum += workers[i].ticks;
+	}
+	return sum;
 }
 
 int main(int argc, char **argv)
@@ -434,9 +483,10 @@ int main(int argc, char **argv)
 	fflush(stdout);
 	while (read(0, &c, 1) > 0)
 		;
+	long sum = progress();
 	ending = 1;
 	semctl(sem, 0, IPC_RMID);
-	printf("ok %ld\n", rounds);
+	printf("ok %ld\n", sum);
 	fflush(stdout);
 	_exit(0);
 }
