@@ -52,11 +52,6 @@ func trace(ctx context.Context, f *traceFlags, args []string) error {
 	if err != nil {
 		return err
 	}
-	if f.duration > 0 {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, f.duration)
-		defer cancel()
-	}
 	for _, w := range script.Warnings() {
 		fmt.Fprintln(os.Stderr, w)
 	}
@@ -73,7 +68,7 @@ func (f *traceFlags) run(ctx context.Context, script *trapless.Script, o traples
 		if err != nil {
 			return err
 		}
-		return errors.Join(s.Run(ctx), s.Close(), scriptStatus(s))
+		return errors.Join(f.watch(ctx, s), s.Close(), scriptStatus(s))
 	}
 	argv, err := splitCommand(f.command)
 	if err != nil {
@@ -83,8 +78,19 @@ func (f *traceFlags) run(ctx context.Context, script *trapless.Script, o traples
 	if err != nil {
 		return err
 	}
-	err = s.Run(ctx)
+	err = f.watch(ctx, s)
 	return errors.Join(err, s.End(endTime), s.Close(), scriptStatus(s))
+}
+
+// watch runs the session for as long as it was asked to, from when the probes
+// are in place.
+func (f *traceFlags) watch(ctx context.Context, s *trapless.Session) error {
+	if f.duration > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, f.duration)
+		defer cancel()
+	}
+	return s.Run(ctx)
 }
 
 // endTime is how long a command that we started may take to end at SIGTERM.
