@@ -292,9 +292,10 @@ func (t *Target) restore(d *Detour) error {
 // Disarm waits for them.
 func (t *Target) CloseGates() error { return t.openGates(false) }
 
-// disarmTries bounds how often Disarm waits for threads to leave the detours,
-// one millisecond each at first.
-const disarmTries = 40
+// disarmTries bounds how often Disarm waits for threads to leave the detours:
+// for a millisecond, then twice as long each time, because every look stops them
+// all, and a thread that was preempted inside needs a processor to get out.
+const disarmTries = 10
 
 // Disarm closes the gates, restores the text, waits until no thread is in a
 // detour, and gives the signal actions back. Precondition: the group is attached.
@@ -338,7 +339,7 @@ func (t *Target) quiesce(ctx context.Context) (bool, error) {
 		if err := t.group.Resume(); err != nil {
 			return false, err
 		}
-		time.Sleep(time.Duration(try+1) * time.Millisecond / 2)
+		time.Sleep(time.Millisecond << try)
 		if err := t.group.StopEvenStopped(ctx); err != nil {
 			return false, err
 		}
