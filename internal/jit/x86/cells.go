@@ -14,8 +14,8 @@ import (
 // pointer is the word at fs:0, which points to itself (ELF handling for TLS,
 // 3.4.6); the tracer has checked that the target keeps it there.
 //
-// The table has the thread pointer at the position that it hashes to, or else
-// the runtime searches. A thread without a slot goes on in the shared copy.
+// The table has the thread pointer at the position that it hashes to, seldom at
+// the next one, or else the runtime searches. A thread without a slot goes on in the shared copy.
 func (g *generator) lookup(i int) {
 	l, s, t := g.env.Layout, g.v(slotVar), g.v(temp1)
 	if g.shared {
@@ -24,11 +24,10 @@ func (g *generator) lookup(i int) {
 	}
 	g.Load(8, t, asm.FS(0))
 	g.hash(s, t, l.SlotBits)
-	address(g.Asm, t, g.env.Arena+abi.Addr(l.TPTable))
-	g.Load(8, t, asm.AtIndex(t, s, 8, 0))
-	g.OpRM(asm.Cmp, 8, t, asm.FS(0))
-	miss, hit := g.NewLabel(), g.NewLabel()
+	g.compareTP(s, t)
+	miss, hit, found := g.NewLabel(), g.NewLabel(), g.NewLabel()
 	g.Jcc(asm.NE, miss)
+	g.Bind(found)
 	g.ShiftI(asm.Shl, 8, s, uint8(l.StrideShift))
 	address(g.Asm, t, g.env.Arena+abi.Addr(l.Slots))
 	g.OpRR(asm.Add, 8, s, t)
@@ -36,6 +35,10 @@ func (g *generator) lookup(i int) {
 
 	g.later(func() {
 		g.Bind(miss)
+		g.Inc(4, s)
+		g.OpRI(asm.And, 4, s, int32(1)<<l.SlotBits-1)
+		g.compareTP(s, t)
+		g.Jcc(asm.E, found)
 		sp := g.enterCall(1)
 		g.CallAddr(g.env.Runtime.slot)
 		g.Load(8, s, asm.At(asm.RSP, 0))
@@ -51,6 +54,14 @@ func (g *generator) lookup(i int) {
 			g.body()
 		})
 	}
+}
+
+// compareTP compares the thread pointer at a position of the table with the
+// running thread's.
+func (g *generator) compareTP(pos, t asm.Reg) {
+	address(g.Asm, t, g.env.Arena+abi.Addr(g.env.Layout.TPTable))
+	g.Load(8, t, asm.AtIndex(t, pos, 8, 0))
+	g.OpRM(asm.Cmp, 8, t, asm.FS(0))
 }
 
 // hash puts the position of x in a table of 1<<size entries into d.

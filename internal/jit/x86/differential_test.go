@@ -140,12 +140,10 @@ func TestCompiledAsInterpreted(t *testing.T) {
 		programs = 10
 	}
 	for i, at := range []abi.Addr{arenaNear, arenaFar, arenaLow} {
-		for _, full := range []bool{false, true} {
-			t.Run(fmt.Sprintf("%v/shared=%v", at, full), func(t *testing.T) {
+		for name, free := range map[string]int{"own": 1, "crowded": 8, "shared": 1 << 20} {
+			t.Run(fmt.Sprintf("%v/%s", at, name), func(t *testing.T) {
 				h := newHarness(t, at, testConfig)
-				if full {
-					h.fillSlots()
-				}
+				h.freeEach(free)
 				m := newModel(h)
 				for seed := range uint64(programs) {
 					h.differ(t, m, uint64(i)<<32|seed)
@@ -155,10 +153,13 @@ func TestCompiledAsInterpreted(t *testing.T) {
 	}
 }
 
-// fillSlots leaves no slot for another thread.
-func (h *harness) fillSlots() {
-	for i := range 1 << h.env.Layout.SlotBits {
-		h.putWord(h.env.Layout.TPTable+8*uint64(i), ^uint64(i))
+// freeEach takes all slots but each n-th. Then a thread seldom gets the one
+// that its pointer hashes to, or none at all.
+func (h *harness) freeEach(n int) {
+	for i := abi.SlotFirst; i < 1<<h.env.Layout.SlotBits; i++ {
+		if i%n != 0 {
+			h.putWord(h.env.Layout.TPTable+8*uint64(i), ^uint64(i))
+		}
 	}
 }
 
@@ -187,9 +188,7 @@ func FuzzCompiledAsInterpreted(f *testing.F) {
 	f.Fuzz(func(t *testing.T, seed uint64) {
 		at := []abi.Addr{arenaNear, arenaFar, arenaLow}[seed%3]
 		h := newHarness(t, at, testConfig)
-		if seed%2 == 0 {
-			h.fillSlots()
-		}
+		h.freeEach([]int{1, 8, 1 << 20}[seed/3%3])
 		m := newModel(h)
 		for i := range uint64(20) {
 			h.differ(t, m, seed+i<<32)

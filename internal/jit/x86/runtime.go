@@ -105,7 +105,9 @@ func (r *routine) position(size uint) {
 	r.ShiftI(asm.Shr, 8, asm.RDX, uint8(64-size))
 }
 
-// slot finds the running thread's slot, or takes a free one for it.
+// slot finds the running thread's slot, or takes a free one for it. It gives up
+// after ProbeLimit positions, which at the usual load never happens: a thread
+// without a slot would search at every hit.
 //
 //	rsi thread pointer, rdi table, rdx position, ecx positions left
 func (r *routine) slot() {
@@ -115,7 +117,7 @@ func (r *routine) slot() {
 	r.Load(8, asm.RSI, asm.FS(0))
 	r.position(l.SlotBits)
 	r.global(asm.RDI, l.TPTable)
-	r.MovRI(asm.RCX, 1<<l.SlotBits)
+	r.MovRI(asm.RCX, uint64(min(abi.ProbeLimit, 1<<l.SlotBits)))
 	r.Bind(probe)
 	entry := asm.AtIndex(asm.RDI, asm.RDX, 8, 0)
 	r.Load(8, asm.RAX, entry)
