@@ -14,17 +14,76 @@ import (
 
 // Every target must hold its own checks when nobody disturbs it.
 func TestTargetsRunUndisturbed(t *testing.T) {
-	for _, source := range []string{"threads.c", "forker.c", "blocking.c"} {
-		t.Run(source, func(t *testing.T) {
+	library := Compile(t, "dl_library.c", Shared)
+	for _, row := range []struct {
+		source  string
+		args    []string
+		counted string // a function that must have been called
+	}{
+		{"blocking.c", nil, "probed"},
+		{"coroutines.c", nil, "yielding"},
+		{"dl.c", []string{library}, "library_work"},
+		{"faults.c", nil, "load"},
+		{"forker.c", nil, "probed"},
+		{"registers.c", nil, "untouched"},
+		{"signals.c", nil, "in_handler"},
+		{"threads.c", nil, "probed"},
+		{"unwind.cpp", nil, "passer"},
+		{"windows.c", nil, "red_zone"},
+	} {
+		t.Run(row.source, func(t *testing.T) {
 			t.Parallel()
-			p := Start(t, Compile(t, source))
+			p := StartCommand(t, exec.Command(Compile(t, row.source), row.args...))
+			for !strings.HasPrefix(p.Line(), "ready ") {
+			}
 			time.Sleep(200 * time.Millisecond)
 			last := p.Stop()
 			if len(last) == 0 || last[len(last)-1] != "ok" {
 				t.Errorf("last lines %q, want ok at the end", last)
 			}
-			if Counts(last)["probed"] == 0 {
-				t.Errorf("no counts of probed in %q", last)
+			if Counts(last)[row.counted] == 0 {
+				t.Errorf("no counts of %s in %q", row.counted, last)
+			}
+		})
+	}
+}
+
+// The target states must bear each state itself, and be in it.
+func TestStates(t *testing.T) {
+	path := Compile(t, "states.c")
+	for _, row := range []struct {
+		state  string
+		status string // a line that /proc/PID/status has in this state, as a prefix; "" if it does not tell
+	}{
+		{"seccomp", "Seccomp:\t2"},
+		{"dispatch", ""},
+		{"mdwe", ""},
+		{"notsc", ""},
+		{"undumpable", ""},
+		{"locked", ""},
+		{"full", ""},
+		{"leaderless", "State:\tZ"},
+		{"sharing", ""},
+		{"sametp", "Threads:\t3"},
+		{"traced", "TracerPid:\t"},
+	} {
+		t.Run(row.state, func(t *testing.T) {
+			t.Parallel()
+			p := StartCommand(t, exec.Command(path, row.state))
+			first := p.Line()
+			if why, unavailable := strings.CutPrefix(first, "unavailable "); unavailable {
+				t.Skip(why)
+			}
+			if !strings.HasPrefix(first, "ready ") {
+				t.Fatalf("first line %q", first)
+			}
+			text, err := os.ReadFile(procPath(p.Pid, "status"))
+			if err != nil || !strings.Contains(string(text), row.status) || strings.Contains(string(text), "TracerPid:\t0\n") == (row.state == "traced") {
+				t.Errorf("status %q, %v; want %q", text, err, row.status)
+			}
+			last := p.Stop()
+			if Counts(last)["probed"] == 0 || last[len(last)-1] != "ok" {
+				t.Errorf("last lines %q", last)
 			}
 		})
 	}
