@@ -65,6 +65,13 @@ costs a few nanoseconds, and nothing traps.`,
 		Example: `  trapless trace -p 1234 -e 'uprobe:libc:malloc { @[arg0] = count(); }'
   trapless trace -c 'ls -l' -e 'uprobe:libc:strlen { @ = count(); }'
   trapless clean -p 1234`,
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return usageError{fmt.Errorf("unknown command %q; see 'trapless --help'", args[0])}
+			}
+			return nil
+		},
+		RunE:              func(c *cobra.Command, _ []string) error { return c.Help() },
 		SilenceErrors:     true,
 		SilenceUsage:      true,
 		CompletionOptions: cobra.CompletionOptions{HiddenDefaultCmd: true},

@@ -225,6 +225,9 @@ func (s *Session) start(ctx context.Context, windows []planned) error {
 	}
 	err = s.group.Detach(ctx)
 	s.notePauses()
+	if err == nil {
+		s.config.Log("%d probes are in place", s.sites)
+	}
 	if ok, why := s.tracer.Realtime(); !ok {
 		s.config.Log("%s", why)
 	}
