@@ -263,27 +263,34 @@ func (t *Target) moveThreads() error {
 
 // revert takes back what a failed Arm did. All threads are stopped.
 func (t *Target) revert() error {
-	var errs []error
-	for _, d := range t.detours {
-		if d.entry >= 0 {
-			errs = append(errs, t.restore(d))
-		}
-	}
-	_, err := t.returnActions(context.Background(), t.journal, true)
-	return errors.Join(append(errs, err)...)
+	err := t.restoreAll()
+	_, aerr := t.returnActions(context.Background(), t.journal, true)
+	return errors.Join(err, aerr)
 }
 
-// restore takes one patch out. Text that is not ours any more is left alone.
-func (t *Target) restore(d *Detour) error {
+// restoreAll takes all patches out, as far as it can. All threads are stopped,
+// so that the mappings, which take long to read, stay what they are.
+func (t *Target) restoreAll() error {
 	maps, err := proc.ReadMaps(t.PID)
 	if err != nil {
 		return err
 	}
+	var errs []error
+	for _, d := range t.detours {
+		if d.entry >= 0 {
+			errs = append(errs, t.restore(maps, d))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// restore takes one patch out. Text that is not ours any more is left alone.
+func (t *Target) restore(maps proc.Maps, d *Detour) error {
 	e := &t.journal.entries[d.entry]
 	if _, err := t.unpatch(maps, e); err != nil {
 		return err
 	}
-	err = t.journal.setState(d.entry, stateUndone)
+	err := t.journal.setState(d.entry, stateUndone)
 	d.entry = -1
 	return err
 }
@@ -311,12 +318,7 @@ func (t *Target) Disarm(ctx context.Context) error {
 	if err := t.group.StopEvenStopped(ctx); err != nil {
 		return err
 	}
-	var errs []error
-	for _, d := range t.detours {
-		if d.entry >= 0 {
-			errs = append(errs, t.restore(d))
-		}
-	}
+	errs := []error{t.restoreAll()}
 	quiet, err := t.quiesce(ctx)
 	errs = append(errs, err)
 	if quiet {
