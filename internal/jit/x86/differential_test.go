@@ -190,7 +190,7 @@ func FuzzCompiledAsInterpreted(f *testing.F) {
 		h := newHarness(t, at, testConfig)
 		h.freeEach([]int{1, 8, 1 << 20}[seed/3%3])
 		m := newModel(h)
-		for i := range uint64(20) {
+		for i := range uint64(4) {
 			h.differ(t, m, seed+i<<32)
 		}
 	})
