@@ -185,15 +185,24 @@ func TestTargetSurvivesKilledTracers(t *testing.T) {
 	p := testkit.Start(t, testkit.Compile(t, "blocking.c"))
 	n := rounds(500)
 	leftPatched, interrupted := 0, 0
-	for i := range n {
+	kill := func(i int, settle time.Duration) (alive bool) {
 		killTracer(t, i, p.Pid)
-		if endedByEINTR(t, p) {
-			interrupted++
-			p = testkit.Start(t, testkit.Compile(t, "blocking.c"))
-		}
 		if patched(p.Pid) {
 			leftPatched++
 		}
+		time.Sleep(settle)
+		if !endedByEINTR(t, p) {
+			return true
+		}
+		interrupted++
+		p = testkit.Start(t, testkit.Compile(t, "blocking.c"))
+		return false
+	}
+	for i := range n {
+		kill(i, 10*time.Millisecond) // its calls return within 8 ms
+	}
+	// The last one's target has to be alive for what follows.
+	for i := n; !kill(i, 200*time.Millisecond); i++ {
 	}
 	clean(t, p.Pid)
 	if changes := testkit.TextChanges(t, p.Pid); len(changes) != 0 {
@@ -213,7 +222,6 @@ func TestTargetSurvivesKilledTracers(t *testing.T) {
 // must not have ended for any other reason.
 func endedByEINTR(t *testing.T, p *testkit.Target) bool {
 	t.Helper()
-	time.Sleep(10 * time.Millisecond) // its calls return within 8 ms
 	if !p.Ended() {
 		return false
 	}
