@@ -90,6 +90,8 @@ func newHarness(t testing.TB, arenaAt abi.Addr, c abi.Config) *harness {
 	h.openGate(true)
 	h.start(exec.Command(bin, codePath, codeBase.String(), arenaPath, arenaAt.String()))
 	h.tp = h.do(request{Op: opThreadPointer}).Result
+	os.Remove(codePath) // it has mapped them
+	os.Remove(arenaPath)
 	return h
 }
 
