@@ -67,6 +67,7 @@ func (s *Script) Warnings() []string {
 // Options are what a session is given besides its script.
 type Options struct {
 	Output io.Writer                        // what the script prints; nothing if nil
+	JSON   bool                             // as one JSON object a line, as bpftrace's -f json
 	Warn   func(format string, args ...any) // what the user should know; may be nil
 	Log    func(format string, args ...any) // what is done; may be nil
 }
@@ -106,9 +107,14 @@ func Start(ctx context.Context, argv []string, s *Script, o Options) (*Session, 
 }
 
 func (o Options) config(s *Script) session.Config {
-	c := session.Config{Script: s.compiled, Warn: o.Warn, Log: o.Log, Sink: &printer{o.Output}}
-	if o.Output == nil {
-		c.Sink = &printer{io.Discard}
+	c := session.Config{Script: s.compiled, Warn: o.Warn, Log: o.Log}
+	out := o.Output
+	if out == nil {
+		out = io.Discard
+	}
+	c.Sink = &printer{out}
+	if o.JSON {
+		c.Sink = &jsonPrinter{text.JSON{W: out}}
 	}
 	if c.Warn == nil {
 		c.Warn = func(string, ...any) {}
@@ -184,3 +190,8 @@ func (p *printer) PrintMap(m *lang.Map, entries []arena.Entry, top, div uint32) 
 }
 
 func (p *printer) End() error { return text.End(p.w) }
+
+// jsonPrinter writes results as lines of JSON.
+type jsonPrinter struct{ text.JSON }
+
+func (*jsonPrinter) End() error { return nil }

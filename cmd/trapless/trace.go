@@ -17,6 +17,7 @@ type traceFlags struct {
 	command  string
 	expr     string
 	duration time.Duration
+	format   string
 	verbose  bool
 }
 
@@ -31,7 +32,7 @@ process, the probes are taken out again and the script's maps are printed.`,
 		Example: `  trapless trace -p 1234 -e 'uprobe:/usr/bin/python3.11:PyObject_Malloc { @[arg0] = count(); }'
   trapless trace -p 1234 --duration 5s -e 'uprobe:libc:mem* /arg2 > 4096/ { @[arg2] = count(); }'
   trapless trace -c './server --port 1' -e 'uprobe:./server:handle+12 { @ = count(); }'
-  trapless trace -p 1234 count.bt`,
+  trapless trace -p 1234 -f json count.bt`,
 		RunE: func(c *cobra.Command, args []string) error { return trace(c.Context(), &f, args) },
 	}
 	fl := c.Flags()
@@ -39,6 +40,7 @@ process, the probes are taken out again and the script's maps are printed.`,
 	fl.StringVarP(&f.command, "cmd", "c", "", "start this command and probe it from its first instruction of main")
 	fl.StringVarP(&f.expr, "execute", "e", "", "the script itself instead of a file")
 	fl.DurationVar(&f.duration, "duration", 0, "end after this time, for example 5s")
+	fl.StringVarP(&f.format, "format", "f", "text", "print as text or as json, one object a line")
 	fl.BoolVarP(&f.verbose, "verbose", "v", false, "say on standard error what is done, with the pauses of the target")
 	return c
 }
@@ -55,7 +57,7 @@ func trace(ctx context.Context, f *traceFlags, args []string) error {
 	for _, w := range script.Warnings() {
 		fmt.Fprintln(os.Stderr, w)
 	}
-	o := trapless.Options{Output: os.Stdout, Warn: warn}
+	o := trapless.Options{Output: os.Stdout, JSON: f.format == "json", Warn: warn}
 	if f.verbose {
 		o.Log = warn
 	}
@@ -115,6 +117,8 @@ func (f *traceFlags) script(args []string) (name, src string, params []string, e
 		return "", "", nil, usageError{fmt.Errorf("-p %d is no process id", f.pid)}
 	case f.duration < 0:
 		return "", "", nil, usageError{fmt.Errorf("--duration %s is negative", f.duration)}
+	case f.format != "text" && f.format != "json":
+		return "", "", nil, usageError{fmt.Errorf("-f %s: the formats are text and json", f.format)}
 	case f.expr != "":
 		return "-e", f.expr, args, nil
 	case len(args) == 0:
