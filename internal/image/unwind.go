@@ -159,7 +159,12 @@ func cieEncoding(data []byte, at int) byte {
 		c.uleb()
 	}
 	c.uleb() // length of the augmentation data
-	for _, what := range augmentation[1:] {
+	return c.encodingOf(augmentation[1:])
+}
+
+// encodingOf reads augmentation data as far as 'R'.
+func (c *cursor) encodingOf(augmentation []byte) byte {
+	for _, what := range augmentation {
 		switch what {
 		case 'R':
 			if enc := c.byte(); c.ok {
@@ -170,11 +175,11 @@ func cieEncoding(data []byte, at int) byte {
 			c.byte()
 		case 'P':
 			enc := c.byte()
-			if _, n, ok := readPointer(c.rest, enc&0x0f); ok {
-				c.rest = c.rest[n:]
-			} else {
+			_, n, ok := readPointer(c.rest, enc&0x0f)
+			if !ok {
 				return encOmit
 			}
+			c.rest = c.rest[n:]
 		case 'S', 'B': // a signal frame; pointer authentication
 		default:
 			return encOmit
