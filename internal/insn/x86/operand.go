@@ -9,7 +9,7 @@ func (d *decoder) modrm(r *row) bool {
 		return true
 	}
 	if d.AddrSize == 2 {
-		return r.attr&(attrVSIB|attrSIB|attrNoMem16) == 0 && d.mem16()
+		return r.attr&(attrVSIB|attrSIB|attrNoMem16) == 0 && d.mem16(r)
 	}
 	n := uint8(0)
 	rm := d.ModRM & 7
@@ -39,12 +39,12 @@ func (d *decoder) modrm(r *row) bool {
 }
 
 // mem16 reads the displacement of a 16-bit address.
-func (d *decoder) mem16() bool {
+func (d *decoder) mem16(r *row) bool {
 	n := d.ModRM >> 6
 	if d.ModRM&0xc7 == 0x06 {
 		n = 2
 	}
-	return d.displacement(n, &rows[0])
+	return d.displacement(n, r)
 }
 
 func (d *decoder) displacement(n uint8, r *row) bool {
