@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -118,7 +119,17 @@ func aptGet(args ...string) error {
 	cmd := exec.Command("apt-get", append([]string{"-q", "-o", "DPkg::Lock::Timeout=300"}, args...)...)
 	cmd.Env = append(os.Environ(), "DEBIAN_FRONTEND=noninteractive")
 	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("apt-get %s: %w: %s", args[0], err, firstLine(out))
+		return fmt.Errorf("apt-get %s: %w: %s", args[0], err, complaint(string(out)))
 	}
 	return nil
+}
+
+// complaint finds the error in what apt-get printed.
+func complaint(output string) string {
+	for line := range strings.Lines(output) {
+		if strings.HasPrefix(line, "E: ") {
+			return strings.TrimSpace(line)
+		}
+	}
+	return "no message"
 }

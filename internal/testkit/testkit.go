@@ -11,7 +11,6 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
-	"strings"
 	"testing"
 	"time"
 )
@@ -38,9 +37,3 @@ func TargetSource(t testing.TB, name string) string {
 
 // IsRoot reports whether the tests run as root.
 func IsRoot() bool { return os.Geteuid() == 0 }
-
-// firstLine shortens a command's output for a one-line reason.
-func firstLine(out []byte) string {
-	line, _, _ := strings.Cut(strings.TrimSpace(string(out)), "\n")
-	return line
-}
