@@ -299,6 +299,16 @@ func (t *Target) restore(maps proc.Maps, d *Detour) error {
 // Disarm waits for them.
 func (t *Target) CloseGates() error { return t.openGates(false) }
 
+// Abandon is for a target that could not be disarmed: it closes the gates, as far
+// as they can be reached, and says in the journal that nobody is at work there
+// any more, so that a later tracer may take over. The group need not be attached.
+func (t *Target) Abandon() error {
+	if !t.mem.Alive() {
+		return nil
+	}
+	return errors.Join(t.openGates(false), t.journal.setTracer(0, 0))
+}
+
 // disarmTries bounds how often Disarm waits for threads to leave the detours:
 // for a millisecond, then twice as long each time, because every look stops them
 // all, and a thread that was preempted inside needs a processor to get out.

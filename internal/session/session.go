@@ -64,6 +64,7 @@ type Session struct {
 	status  int   // that exit() was given
 	failed  error // of the sink
 	armed   bool
+	within  time.Duration // that taking the probes out may take
 	pauses  []time.Duration
 }
 
@@ -79,7 +80,7 @@ var ErrNothing = errors.New("nothing can be probed")
 // newSession verifies the programs: nothing that is not verified gets near a
 // target.
 func newSession(c Config) (*Session, error) {
-	s := &Session{config: c, pidfd: -1, views: make([]view, len(c.Script.Maps))}
+	s := &Session{config: c, pidfd: -1, within: detachTime, views: make([]view, len(c.Script.Maps))}
 	if s.config.Log == nil {
 		s.config.Log = func(string, ...any) {}
 	}
@@ -354,12 +355,12 @@ func (s *Session) disarm() error {
 		return nil
 	}
 	s.armed = false
-	ctx, cancel := context.WithTimeout(context.Background(), detachTime)
-	defer cancel()
 	if !s.target.Mem().Alive() {
 		return nil
 	}
-	err := s.group.Seize(ctx)
+	ctx, cancel := context.WithTimeout(context.Background(), s.within)
+	defer cancel()
+	err := s.attachAgain(ctx)
 	if err == nil {
 		err = s.target.Disarm(ctx)
 	}
@@ -370,7 +371,41 @@ func (s *Session) disarm() error {
 		return nil
 	}
 	if err != nil {
-		err = fmt.Errorf("taking the probes out: %w; run: trapless clean -p %d", err, s.PID)
+		// Nobody is at work on it any more, so that another tracer may be.
+		err = fmt.Errorf("taking the probes out: %w; run: trapless clean -p %d", errors.Join(err, s.target.Abandon()), s.PID)
 	}
 	return err
 }
+
+// attachAgain attaches to a target that is armed. A process has one tracer at a
+// time: another one, a debugger or a trapless that only looks, is waited for,
+// with the gates closed meanwhile.
+func (s *Session) attachAgain(ctx context.Context) error {
+	if s.group.Held() {
+		return nil // it was armed just now, and something failed before it was let go
+	}
+	if err := s.group.Detach(ctx); err != nil {
+		return err
+	}
+	for told := false; ; {
+		err := s.group.Seize(ctx)
+		if !errors.Is(err, proc.ErrTraced) {
+			return err
+		}
+		if !told {
+			told = true
+			s.config.Warn("%v; waiting for it before the probes can be taken out", err)
+			if err := s.target.CloseGates(); err != nil {
+				return err
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(tracedPause):
+		}
+	}
+}
+
+// tracedPause is how often it is looked whether another tracer has left.
+const tracedPause = 20 * time.Millisecond
