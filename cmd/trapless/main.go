@@ -29,11 +29,13 @@ func (e statusError) Error() string { return fmt.Sprintf("exit status %d", int(e
 
 func main() { os.Exit(run(os.Args[1:])) }
 
+// endSignals end a session in order. Further ones change nothing: a session that
+// is being taken down shall not be killed in the middle of it.
+var endSignals = []os.Signal{os.Interrupt, syscall.SIGTERM, syscall.SIGHUP}
+
 func run(args []string) int {
-	// The first Ctrl-C ends the session in order; the second one is not caught.
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+	ctx, stop := signal.NotifyContext(context.Background(), endSignals...)
 	defer stop()
-	context.AfterFunc(ctx, stop)
 	// A closed pipe is an error to be handled in order. Were it left to its
 	// default, it would kill us with probes in place.
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)

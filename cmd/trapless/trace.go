@@ -54,6 +54,11 @@ func trace(ctx context.Context, f *traceFlags, args []string) error {
 	if err != nil {
 		return err
 	}
+	return inWorker(ctx, func() error { return f.trace(ctx, script) })
+}
+
+// trace runs a compiled script, in the worker.
+func (f *traceFlags) trace(ctx context.Context, script *trapless.Script) error {
 	for _, w := range script.Warnings() {
 		fmt.Fprintln(os.Stderr, w)
 	}
