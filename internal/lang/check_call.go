@@ -96,8 +96,14 @@ func (c *checker) values(args []expr) {
 	}
 }
 
-// arity reports a wrong number of arguments.
+// arity reports a wrong number of arguments, unless one of them is an error that
+// was reported: who knows what was meant.
 func (c *checker) arity(x *callExpr, least, most int) {
+	for _, arg := range x.args {
+		if _, bad := arg.(*badExpr); bad {
+			return
+		}
+	}
 	want := fmt.Sprint(least)
 	switch {
 	case most == math.MaxInt:

@@ -128,6 +128,7 @@ func TestBodyErrors(t *testing.T) {
 		{`@m[1,2,3,4,5,6,7,8,9] = count()`, []string{"1:20: a key has at most 8 parts"}},
 		{`count()`, []string{"1:1: count() must be assigned to a map (as in @name = count())"}},
 		{`$a = count()`, []string{"1:6: count() must be assigned to a map (as in @name = count())"}},
+		{`@m = count(;`, []string{"1:12: expected an expression, found ';'"}},
 		{`@m = count(5)`, []string{"1:6: count() takes no arguments, not 1"}},
 		{`@m = sum()`, []string{"1:6: sum() takes 1 argument, not 0"}},
 		{`@m = sum("a")`, []string{"1:10: sum() adds integers, this is a string"}},
