@@ -105,7 +105,7 @@ func total(s *trapless.Session) (uint64, error) {
 
 // progress writes to standard error when that is a terminal.
 func progress(format string, args ...any) {
-	if st, err := os.Stderr.Stat(); err == nil && st.Mode()&os.ModeCharDevice != 0 {
+	if isTerminal(os.Stderr) {
 		fmt.Fprintf(os.Stderr, "trapless: "+format+"\n", args...)
 	}
 }

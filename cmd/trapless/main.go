@@ -10,6 +10,8 @@ import (
 	"syscall"
 
 	"github.com/spf13/cobra"
+
+	"trapless/internal/diag"
 )
 
 // Exit statuses. A target that ends is no failure of trapless's.
@@ -49,12 +51,28 @@ func run(args []string) int {
 	if errors.As(err, &status) {
 		return int(status)
 	}
-	fmt.Fprintf(os.Stderr, "trapless: %v\n", err)
+	printError(err)
 	var usage usageError
 	if errors.As(err, &usage) {
 		return exitUsage
 	}
 	return exitFailed
+}
+
+// printError writes one line for each thing that is wrong; a person at a terminal
+// also sees the places in the script.
+func printError(err error) {
+	var inScript diag.List
+	if errors.As(err, &inScript) && isTerminal(os.Stderr) {
+		diag.WriteText(os.Stderr, inScript)
+		return
+	}
+	fmt.Fprintf(os.Stderr, "trapless: %v\n", err)
+}
+
+func isTerminal(f *os.File) bool {
+	st, err := f.Stat()
+	return err == nil && st.Mode()&os.ModeCharDevice != 0
 }
 
 func newRoot() *cobra.Command {
