@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -63,11 +64,16 @@ func run(args []string) int {
 // also sees the places in the script.
 func printError(err error) {
 	var inScript diag.List
-	if errors.As(err, &inScript) && isTerminal(os.Stderr) {
-		diag.WriteText(os.Stderr, inScript)
-		return
+	switch {
+	case !errors.As(err, &inScript):
+		fmt.Fprintf(os.Stderr, "trapless: %v\n", err)
+	case isTerminal(os.Stderr):
+		_ = diag.WriteText(os.Stderr, inScript) // there is nowhere else to say so
+	default:
+		for _, d := range inScript {
+			fmt.Fprintln(os.Stderr, strings.Join(append([]string{"trapless: " + d.String()}, d.Hints...), "; "))
+		}
 	}
-	fmt.Fprintf(os.Stderr, "trapless: %v\n", err)
 }
 
 func isTerminal(f *os.File) bool {
