@@ -43,9 +43,15 @@ func (t *Target) prepareHandlers() error {
 	}); err != nil {
 		return err
 	}
-	for i, pairs := range [][]pair{t.boundaries(), t.faults()} {
+	return b.placeTables(r)
+}
+
+// placeTables writes the pair tables of the detours that there are. One that was
+// refused must not be in them: what stands at its window is somebody else's.
+func (b *builder) placeTables(r *Region) (err error) {
+	for i, pairs := range [][]pair{b.boundaries(), b.faults()} {
 		table := encodeTable(pairs)
-		if h.tables[i], err = b.put(r, keyTable, func(abi.Addr) ([]byte, error) { return table, nil }); err != nil {
+		if b.handlers.tables[i], err = b.put(r, keyTable, func(abi.Addr) ([]byte, error) { return table, nil }); err != nil {
 			return err
 		}
 	}
@@ -88,16 +94,20 @@ func (t *Target) Arm(ctx context.Context) ([]*plan.Refusal, error) {
 	if len(t.detours) == 0 {
 		return nil, nil
 	}
+	refusals, err := t.checkText()
+	if err != nil {
+		return nil, err
+	}
 	if err := t.prepareHandlers(); err != nil {
 		return nil, err
 	}
-	var refusals []*plan.Refusal
 	for try := 0; ; try++ {
-		err := t.group.Stop(ctx)
-		if err != nil {
+		if err := t.group.Stop(ctx); err != nil {
 			return nil, err
 		}
-		if refusals, err = t.armStopped(ctx); err == nil {
+		more, err := t.armStopped(ctx)
+		refusals = append(refusals, more...)
+		if err == nil {
 			t.armed = true
 			return refusals, nil
 		}
@@ -115,34 +125,44 @@ func (t *Target) armStopped(ctx context.Context) ([]*plan.Refusal, error) {
 	if err != nil {
 		return nil, err
 	}
+	if len(refusals) != 0 { // it has changed since Arm looked before
+		if err := t.prepareHandlers(); err != nil {
+			return refusals, err
+		}
+	}
 	for i, table := range t.handlers.tables {
 		word := []uint64{uint64(table)}
 		if err := t.mem.WriteAt(words(word), t.handlers.data+abi.Addr(dataBoundaries+8*i)); err != nil {
-			return nil, err
+			return refusals, err
 		}
 	}
 	if err := t.checkThreadPointers(); err != nil {
-		return nil, err
+		return refusals, err
 	}
 	if err := t.installActions(ctx, t.neededSignals()); err != nil {
-		return nil, err
+		return refusals, err
 	}
 	if err := t.moveThreads(); err != nil {
-		return nil, err
+		return refusals, err
 	}
 	for _, d := range t.detours {
-		e := entry{kind: entryPatch, state: statePending, a: uint64(d.patch.Addr), b: uint64(len(d.patch.New)), c: uint64(d.At)}
-		copy(e.old[:], d.patch.Old)
-		copy(e.new[:], d.patch.New)
-		d.entry = len(t.journal.entries)
-		if err := t.journal.append(e); err != nil {
-			return nil, err
-		}
-		if err := writeText(t.mem, d.patch.Addr, d.patch.Old, d.patch.New); err != nil {
-			return nil, err
+		if err := t.apply(d); err != nil {
+			return refusals, err
 		}
 	}
 	return refusals, t.openGates(true)
+}
+
+// apply journals one patch and writes it.
+func (t *Target) apply(d *Detour) error {
+	e := entry{kind: entryPatch, state: statePending, a: uint64(d.patch.Addr), b: uint64(len(d.patch.New)), c: uint64(d.At)}
+	copy(e.old[:], d.patch.Old)
+	copy(e.new[:], d.patch.New)
+	if err := t.journal.append(e); err != nil {
+		return err
+	}
+	d.entry = len(t.journal.entries) - 1
+	return writeText(t.mem, d.patch.Addr, d.patch.Old, d.patch.New)
 }
 
 // checkText drops the detours whose window does not hold, byte for byte, what
@@ -157,10 +177,10 @@ func (t *Target) checkText() ([]*plan.Refusal, error) {
 	var good []*Detour
 	for _, d := range t.detours {
 		cur := make([]byte, len(d.patch.Old))
-		if err := t.mem.ReadAt(cur, d.patch.Addr); err != nil {
-			return nil, err
-		}
 		text, err := t.files.read(maps, d.patch.Addr, len(cur))
+		if err == nil {
+			err = t.mem.ReadAt(cur, d.patch.Addr)
+		}
 		switch {
 		case errors.Is(err, ErrText):
 			refusals = append(refusals, refuseText(d, "%v", err))
@@ -187,13 +207,11 @@ func refuseText(d *Detour, format string, args ...any) *plan.Refusal {
 // traps if a window has an inside, the faults if a moved instruction may fault
 // and the target would look at the address.
 func (t *Target) neededSignals() []int {
-	var inside, fault bool
+	var inside bool
 	for _, d := range t.detours {
-		inside = inside || len(d.Window.Insts) > 1 || crossesPage(d.patch)
-		for _, in := range d.Window.Insts {
-			fault = fault || in.Effects().CanFault()
-		}
+		inside = inside || len(d.Window.Insts) > 1 || !onePage(d.patch.Addr, len(d.patch.New))
 	}
+	fault := t.mayFault()
 	var need []int
 	for _, sig := range handledSignals {
 		isTrap := sig == sigILL || sig == sigTRAP
@@ -202,10 +220,6 @@ func (t *Target) neededSignals() []int {
 		}
 	}
 	return need
-}
-
-func crossesPage(p plan.Patch) bool {
-	return p.Addr.PageDown() != (p.Addr + abi.Addr(len(p.New)) - 1).PageDown()
 }
 
 // checkThreadPointers makes sure that %fs:0 tells threads apart: that it is the
@@ -408,6 +422,78 @@ func (t *Target) HandlersStand() bool {
 		}
 	}
 	return true
+}
+
+// looks bounds how many patches TextStands reads each time.
+const looks = 1024
+
+// TextStands reports whether the patches are as they were written, and if not,
+// one in which a single byte differs. So do kernel uprobes and debuggers write
+// their breakpoints; when they take them out again, they put back one byte of the
+// original, between bytes of the jump: the target would run nonsense. Of many
+// patches it looks at some each time, in turn.
+func (t *Target) TextStands() (abi.Addr, bool) {
+	for range min(looks, len(t.detours)) {
+		t.looked = (t.looked + 1) % len(t.detours)
+		p := &t.detours[t.looked].patch
+		cur := make([]byte, len(p.New))
+		if !t.armed || t.mem.ReadAt(cur, p.Addr) != nil {
+			continue // a library was unloaded
+		}
+		if different(cur, p.New) == 1 && !bytes.Equal(cur, p.Old) {
+			return p.Addr, false
+		}
+	}
+	return 0, true
+}
+
+// different is the number of bytes in which texts of equal length differ.
+func different(a, b []byte) (n int) {
+	for i := range a {
+		if a[i] != b[i] {
+			n++
+		}
+	}
+	return n
+}
+
+// Exposed are the signals of faults that the target has come to handle since the
+// patches were applied, while instructions that may fault are moved: its handler
+// would be told their address in the detour.
+func (t *Target) Exposed() (signals []int) {
+	if !t.armed || !t.mayFault() {
+		return nil
+	}
+	for _, sig := range handledSignals {
+		isTrap := sig == sigILL || sig == sigTRAP
+		if d := t.Disposition(sig); !isTrap && !d.Default && !d.Ignored && !t.installed(sig) {
+			signals = append(signals, sig)
+		}
+	}
+	return signals
+}
+
+// installed reports whether our action for a signal was put before the target's.
+func (t *Target) installed(sig int) bool {
+	return slices.ContainsFunc(t.journal.entries, func(e entry) bool {
+		return e.kind == entryAction && e.state == statePending && e.a == uint64(sig)
+	})
+}
+
+// Cover puts our handlers before those of exposed signals. Precondition: the
+// group is attached. The threads are stopped when it returns without an error.
+func (t *Target) Cover(ctx context.Context, signals []int) error {
+	if err := t.group.Stop(ctx); err != nil {
+		return err
+	}
+	return t.installActions(ctx, signals)
+}
+
+// mayFault reports whether a moved instruction may fault.
+func (t *Target) mayFault() bool {
+	return slices.ContainsFunc(t.detours, func(d *Detour) bool {
+		return slices.ContainsFunc(d.Window.Insts, func(in plan.Inst) bool { return in.Effects().CanFault() })
+	})
 }
 
 // Detours are the detours that are placed.

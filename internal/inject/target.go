@@ -52,6 +52,7 @@ type Target struct {
 	detours    []*Detour
 	handlers   handlerState
 	armed      bool
+	looked     int // the detour whose text was looked at last
 }
 
 // Arena is the tracer's side of the target's arena.

@@ -93,8 +93,7 @@ func writeText(mem textWriter, at abi.Addr, cur, want []byte) error {
 	if bytes.Equal(cur, want) {
 		return nil
 	}
-	last := at + abi.Addr(len(want)) - 1
-	if at.PageDown() == last.PageDown() {
+	if onePage(at, len(want)) {
 		return mem.WriteText(want, at)
 	}
 	for _, step := range []struct {
@@ -106,6 +105,11 @@ func writeText(mem textWriter, at abi.Addr, cur, want []byte) error {
 		}
 	}
 	return nil
+}
+
+// onePage reports whether n bytes at an address lie in one page.
+func onePage(at abi.Addr, n int) bool {
+	return at.PageDown() == (at + abi.Addr(n) - 1).PageDown()
 }
 
 // breakpoint is int3.

@@ -2,11 +2,14 @@ package session
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
 	"trapless/internal/arena"
 	"trapless/internal/lang"
+	"trapless/internal/proc"
+	"trapless/internal/ptrace"
 )
 
 // How often the arena and the target are looked at.
@@ -14,6 +17,7 @@ const (
 	pollEvents = 2 * time.Millisecond   // with events to come
 	pollQuiet  = 20 * time.Millisecond  // without
 	pollHealth = 250 * time.Millisecond // whether the target is still what it was
+	coverTime  = 2 * time.Second        // for a change of its signal actions
 )
 
 // Run polls the target until the context ends, a program calls exit(), or the
@@ -79,12 +83,52 @@ func (s *Session) poll(ctx context.Context) {
 		s.runTimers(timers, now)
 		if now.After(health) {
 			health = now.Add(pollHealth)
-			if !s.target.HandlersStand() {
-				s.config.Warn("process %d changed what it does at SIGTRAP, SIGILL or a fault; the probes depend on that and are taken out", s.PID)
+			if !s.healthy() {
 				return
 			}
 		}
 	}
+}
+
+// healthy looks at what the probes depend on and the target, or another tracer,
+// may change. If it says false, the probes have to be taken out.
+func (s *Session) healthy() bool {
+	if !s.target.HandlersStand() {
+		s.config.Warn("process %d changed what it does at SIGTRAP, SIGILL or a fault; the probes depend on that and are taken out", s.PID)
+		return false
+	}
+	if at, stands := s.target.TextStands(); !stands {
+		s.config.Warn("process %d: somebody changed a byte of the probe at %s, by a kernel uprobe or a debugger; its end would break the function there, so the probes are taken out", s.PID, at)
+		return false
+	}
+	signals := s.target.Exposed()
+	if len(signals) == 0 {
+		return true
+	}
+	err := s.cover(signals)
+	switch {
+	case err == nil:
+		s.config.Log("process %d has begun to handle signals %v; its handlers are told the original addresses of moved instructions", s.PID, signals)
+	case errors.Is(err, proc.ErrTraced), errors.Is(err, ptrace.ErrStopped), gone(err):
+		s.config.Log("%v", err) // the next look will show
+	default:
+		s.config.Warn("process %d has begun to handle signals %v, which the probes depend on; they are taken out: %v", s.PID, signals, err)
+		return false
+	}
+	return true
+}
+
+// cover attaches and puts our handlers before new ones of the target.
+func (s *Session) cover(signals []int) error {
+	ctx, cancel := context.WithTimeout(context.Background(), coverTime)
+	defer cancel()
+	if err := s.group.Seize(ctx); err != nil {
+		return err
+	}
+	err := s.target.Cover(ctx, signals)
+	err = errors.Join(err, s.group.Detach(ctx))
+	s.notePauses()
+	return err
 }
 
 // timer is an interval probe.
