@@ -35,6 +35,7 @@ func AddrArg(a abi.Addr) Arg { return Arg{argConst, uint64(a)} }
 type Blob struct {
 	calls []sysCall
 	data  [][]byte
+	stays bool // the code does not return: the tracer fetches the thread
 }
 
 type sysCall struct {
@@ -200,8 +201,12 @@ func (b *Blob) compileCalls(at, mailbox abi.Addr, run uint64, first, end int, kn
 	p.tail = a.Len()
 	a.MovRI(x86.RCX, run)
 	a.Store(8, x86.At(x86.RBX, mailDone), x86.RCX)
-	emitLinger(a)
-	emitReturn(a, allRegs, then)
+	if b.stays {
+		emitStay(a)
+	} else {
+		emitLinger(a)
+		emitReturn(a, allRegs, then)
+	}
 	for i := range data {
 		a.Bind(data[i])
 		if used[i] {
@@ -229,6 +234,16 @@ func emitLinger(a *x86.Asm) {
 	a.Lea(x86.RCX, x86.At(x86.RCX, -1))
 	a.Jmp(loop)
 	a.Bind(out)
+}
+
+// emitStay keeps the thread here until the tracer fetches it. It is for a program
+// that was launched: it must not go on by itself before it is let go, and it dies
+// with the tracer.
+func emitStay(a *x86.Asm) {
+	here := a.NewLabel()
+	a.Bind(here)
+	a.Pause()
+	a.Jmp(here)
 }
 
 // flagAC is EFLAGS.AC: with it, a load from an odd address faults (SDM vol. 3,

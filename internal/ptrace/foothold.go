@@ -329,7 +329,7 @@ func (g *Group) callOnce(ctx context.Context, c *oneCall) error {
 	defer p.th.unhold()
 	entry, then := p.orig, p.then()
 	changed := setCall(&entry, c)
-	code, err := returnCode(c.room.Start, changed, &then)
+	code, err := returnCode(c.room.Start, changed, &then, g.dependent())
 	if err != nil {
 		return err
 	}
@@ -397,10 +397,14 @@ func setCall(r *Regs, c *oneCall) []x86.Reg {
 }
 
 // returnCode is the code of stage 0: syscall, restore, jump. At most 99 bytes.
-func returnCode(at abi.Addr, changed []x86.Reg, then *Regs) ([]byte, error) {
+func returnCode(at abi.Addr, changed []x86.Reg, then *Regs, stays bool) ([]byte, error) {
 	a := x86.New(at)
 	a.Syscall()
-	emitReturn(a, changed, then)
+	if stays {
+		emitStay(a)
+	} else {
+		emitReturn(a, changed, then)
+	}
 	code, err := a.Bytes()
 	if err != nil {
 		return nil, fmt.Errorf("stage 0: %w", err)

@@ -143,6 +143,9 @@ func (g *Group) awaitEntry(ctx context.Context, th *Thread, entry abi.Addr) erro
 			return cmpErr(g.over, refuse(g.PID, ReasonGone, "it ended before its entry point"))
 		case ctx.Err() != nil:
 			return ctx.Err()
+		case th.state == stateListening && !continued:
+			th.interrupt() // its stop was seen, and answered, before it was held
+			continue
 		case th.state != stateStopped:
 			unix.Nap(maxNap)
 			continue
@@ -179,7 +182,14 @@ func (g *Group) atEntry(th *Thread, r *Regs) error {
 	}
 	r.RIP--
 	th.sig = 0 // the trap was ours
-	return th.writeRegs(r)
+	if err := th.writeRegs(r); err != nil {
+		return err
+	}
+	// No code can be run at the delivery of a signal, so on to the next stop, which
+	// comes before the first instruction.
+	th.interrupt()
+	th.resume()
+	return nil
 }
 
 // childLeft takes the breakpoint at the entry point out of a child that was
@@ -194,9 +204,13 @@ func (g *Group) childLeft(pid int) {
 	}
 }
 
+// dependent reports whether the program was launched and not let go yet: it dies
+// with us.
+func (g *Group) dependent() bool { return g.options != seizeOptions }
+
 // dropExitKill makes a launched program independent of us.
 func (g *Group) dropExitKill() {
-	if g.options == seizeOptions {
+	if !g.dependent() {
 		return
 	}
 	g.options = seizeOptions
