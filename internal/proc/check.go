@@ -16,12 +16,18 @@ import (
 // one *Error, the first of: no such process, a thread's id, a zombie, a kernel
 // thread, already traced, not permitted, not a 64-bit program. What it says may
 // have changed before anybody acts on it.
-func Check(pid int) error {
+func Check(pid int) error { return CheckBut(pid, 0) }
+
+// CheckBut is Check for a tracer that may still hold threads of the process: the
+// thread id of one that does not count as another tracer.
+func CheckBut(pid, own int) error {
 	if pid <= 0 {
 		return refuse(pid, ErrNoProcess, "a process id is positive")
 	}
 	if st, err := ReadStatus(pid, pid); err != nil {
 		return threadOrNone(pid)
+	} else if st.Tgid == 0 {
+		return refuse(pid, ErrNoProcess, "") // it has just gone
 	} else if st.Tgid != pid {
 		return refuse(pid, ErrThreadID, "give its process, %d, instead", st.Tgid)
 	}
@@ -38,7 +44,7 @@ func Check(pid int) error {
 	if stat.KernelThread() {
 		return refuse(pid, ErrKernelThread, "%s runs no code of user space", Comm(pid))
 	}
-	if err := checkTracer(pid); err != nil {
+	if err := checkTracer(pid, own); err != nil {
 		return err
 	}
 	if err := checkAccess(pid, tid); err != nil {
@@ -60,15 +66,16 @@ func threadOrNone(pid int) error {
 	return refuse(pid, ErrNoProcess, "")
 }
 
-// checkTracer looks at every thread: a debugger can hold any of them.
-func checkTracer(pid int) error {
+// checkTracer looks at every thread that lives: a debugger can hold any of them.
+// A dead leader stays with the tracer that it had, which may be ourselves.
+func checkTracer(pid, own int) error {
 	tids, err := Threads(pid)
 	if err != nil {
 		return err
 	}
 	for _, tid := range tids {
 		st, err := ReadStatus(pid, tid)
-		if err != nil || st.TracerPid == 0 {
+		if err != nil || st.TracerPid == 0 || st.TracerPid == own || st.State.Dead() {
 			continue
 		}
 		return TracedBy(pid, st.TracerPid)

@@ -111,22 +111,13 @@ func (ms Maps) Bytes() (n uint64) {
 	return n
 }
 
-// ReadMaps reads the address space of a process through a thread that lives. An
-// empty answer means that the process was ending: it is ErrNoProcess.
+// ReadMaps reads the address space of a process through a thread that lives.
 func ReadMaps(pid int) (Maps, error) {
-	tid, err := LiveThread(pid)
+	b, err := readLive(pid, "maps")
 	if err != nil {
 		return nil, err
 	}
-	b, err := read(pid, TaskPath(pid, tid, "maps"))
-	if err != nil {
-		return nil, err
-	}
-	ms, err := ParseMaps(string(b))
-	if err == nil && len(ms) == 0 {
-		err = refuse(pid, ErrNoProcess, "")
-	}
-	return ms, err
+	return ParseMaps(string(b))
 }
 
 // ParseMaps parses the text of a maps file.

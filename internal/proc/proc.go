@@ -85,22 +85,54 @@ func numericNames(dir string) ([]int, error) {
 // LiveThread is a thread of the process that has not ended: the leader when it
 // lives, else the one with the lowest id. ErrZombie says that there is none.
 func LiveThread(pid int) (int, error) {
-	tids, err := Threads(pid)
-	if err != nil {
-		return 0, err
-	}
-	if i := slices.Index(tids, pid); i > 0 {
-		tids = slices.Insert(slices.Delete(tids, i, i+1), 0, pid)
-	}
-	for _, tid := range tids {
-		if st, err := ReadStat(pid, tid); err == nil && !st.Dead() {
-			return tid, nil
+	// A thread that was listed can end while its child, which was not, lives on.
+	for range 3 {
+		tids, err := Threads(pid)
+		if err != nil {
+			return 0, err
+		}
+		if i := slices.Index(tids, pid); i > 0 {
+			tids = slices.Insert(slices.Delete(tids, i, i+1), 0, pid)
+		}
+		exiting := 0
+		for _, tid := range tids {
+			st, err := ReadStat(pid, tid)
+			switch {
+			case err != nil || st.Dead():
+			case !st.Exiting():
+				return tid, nil
+			case exiting == 0:
+				exiting = tid
+			}
+		}
+		if exiting != 0 {
+			return exiting, nil
 		}
 	}
 	if _, err := os.Stat(Path(pid, "")); err != nil {
 		return 0, refuse(pid, ErrNoProcess, "")
 	}
 	return 0, refuse(pid, ErrZombie, "")
+}
+
+// readLive reads a file of a thread that lives. A thread that ends meanwhile, as
+// its error or an empty file tells, is replaced by another.
+func readLive(pid int, name string) ([]byte, error) {
+	for try := 0; ; try++ {
+		tid, err := LiveThread(pid)
+		if err != nil {
+			return nil, err
+		}
+		b, err := read(pid, TaskPath(pid, tid, name))
+		switch {
+		case err == nil && len(b) > 0:
+			return b, nil
+		case err != nil && !errors.Is(err, ErrNoProcess):
+			return nil, err
+		case try == 4:
+			return nil, refuse(pid, ErrNoProcess, "")
+		}
+	}
 }
 
 // Comm is the name of a process or thread, and "?" when it cannot be read.
@@ -136,11 +168,7 @@ func Namespace(pid int, kind string) (string, error) {
 
 // Auxv reads the auxiliary vector of the process (getauxval(3)): AT_ENTRY is 9.
 func Auxv(pid int) (map[uint64]uint64, error) {
-	tid, err := LiveThread(pid)
-	if err != nil {
-		return nil, err
-	}
-	b, err := read(pid, TaskPath(pid, tid, "auxv"))
+	b, err := readLive(pid, "auxv")
 	if err != nil {
 		return nil, err
 	}

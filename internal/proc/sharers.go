@@ -1,6 +1,9 @@
 package proc
 
 import (
+	"bytes"
+	"os"
+
 	"trapless/internal/unix"
 )
 
@@ -22,11 +25,19 @@ func Sharers(pid int) ([]int, error) {
 		if p == pid {
 			continue
 		}
-		if same, err := unix.SameMemory(live, p); err == nil && same {
+		if same, err := unix.SameMemory(live, p); err == nil && same && HasMemory(p) {
 			out = append(out, p)
 		}
 	}
 	return out, nil
+}
+
+// HasMemory reports whether a process has an address space: threads of the
+// kernel, zombies and processes that are about to be have none, and so all seem
+// to share it.
+func HasMemory(pid int) bool {
+	b, err := os.ReadFile(Path(pid, "statm"))
+	return err == nil && !bytes.HasPrefix(b, []byte("0 "))
 }
 
 // Numbers of system calls that make a child (arch/x86/entry/syscalls/syscall_64.tbl).

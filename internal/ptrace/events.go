@@ -26,9 +26,13 @@ func (th *Thread) poll() (changed bool) {
 	tid, ws, err := unix.WaitTracee(th.TID)
 	switch {
 	case err != nil:
-		// ECHILD: it is not ours any more; another thread of its process has
-		// called execve and got its id, or the kernel reaped it.
+		// ECHILD: no thread of ours has this id any more, because the thread has
+		// called execve and got the id of the leader.
 		th.drop()
+		st, err := proc.ReadStatus(th.PID, th.PID)
+		if err == nil && st.TracerPid == th.g.t.tid && th.g.t.threads[th.PID] == nil {
+			th.g.adopt(th.PID, th.PID).asked = th.asked
+		}
 		th.g.checkOver()
 		return true
 	case tid == 0:
@@ -122,6 +126,9 @@ func (t *Tracer) owner(tid int) (*Group, int) {
 			return g, st.Tgid
 		}
 	}
+	if !proc.HasMemory(tid) {
+		return nil, 0
+	}
 	for g := range t.groups {
 		for _, th := range g.threads {
 			same, err := unix.SameMemory(th.TID, tid)
@@ -213,6 +220,11 @@ func (th *Thread) madeChild() {
 // void.
 func (th *Thread) execed() {
 	g := th.g
+	if g.sameImage(th) {
+		th.kind = Interrupted
+		th.settle()
+		return
+	}
 	for _, other := range g.threads {
 		if other != th && other.PID == th.PID {
 			other.drop()
@@ -227,4 +239,22 @@ func (th *Thread) execed() {
 	} else {
 		g.checkOver()
 	}
+}
+
+// sameImage reports whether the execve that a thread has just finished made the
+// address space that the group stands for: we attached in the middle of it.
+func (g *Group) sameImage(th *Thread) bool {
+	if th.PID != g.PID || g.mem == nil {
+		return th.PID == g.PID
+	}
+	if !g.mem.Alive() {
+		return false
+	}
+	for _, other := range g.threads {
+		if other.PID != th.PID {
+			same, err := unix.SameMemory(other.TID, th.TID)
+			return err == nil && same
+		}
+	}
+	return true
 }

@@ -130,7 +130,7 @@ func (h *home) disarm(g *Group, slot int) error {
 func (g *Group) Foothold(ctx context.Context, at abi.Addr, size uint64) (region abi.Range, err error) {
 	err = g.t.do(func() error {
 		region, err = g.foothold(ctx, at, size)
-		return err
+		return g.verdict(err)
 	})
 	return region, err
 }
@@ -203,23 +203,43 @@ func (g *Group) withStopped(ctx context.Context, f func() error) error {
 // group has to be attached.
 func (g *Group) FindFoothold(ctx context.Context) (region abi.Range, ok bool, err error) {
 	err = g.t.do(func() error {
-		maps, err := proc.ReadMaps(g.PID)
-		if err != nil {
-			return err
+		ok, err = g.useHome(ctx)
+		if ok {
+			region = g.home.Range
 		}
-		h, err := g.findHome(maps)
-		if err != nil || h == nil {
-			return err
-		}
-		g.home = h
-		if err := g.mapMailbox(ctx); err != nil {
-			g.home = nil
-			return err
-		}
-		region, ok = h.Range, true
-		return nil
+		return g.verdict(err)
 	})
 	return region, ok, err
+}
+
+func (g *Group) useHome(ctx context.Context) (bool, error) {
+	maps, err := proc.ReadMaps(g.PID)
+	if err != nil {
+		return false, err
+	}
+	h, err := g.findHome(maps)
+	if err != nil || h == nil {
+		return false, err
+	}
+	g.home = h
+	if err := g.mapMailbox(ctx); err != nil {
+		g.home = nil
+		return false, err
+	}
+	return true, nil
+}
+
+// verdict replaces an error by its cause when the address space has ended: what
+// was read of the process then was that of another program, or nothing.
+func (g *Group) verdict(err error) error {
+	if err == nil || g.mem == nil || g.mem.Alive() {
+		return err
+	}
+	g.t.pump()
+	if g.over != nil {
+		return g.over
+	}
+	return refuse(g.PID, ReasonGone, "its address space has ended (%v)", err)
 }
 
 // maxScan bounds how many pages are looked at for a header. Regions of equal
@@ -350,7 +370,7 @@ func (g *Group) callOnce(ctx context.Context, c *oneCall) error {
 	if cerr := c.clean(); err == nil {
 		err = cerr
 	}
-	if err != nil || inside != nil && inside.RIP < uint64(c.room.Start+stage0Tail) {
+	if err != nil || inside != nil && inside.RIP < uint64(c.room.Start+stage0Tail) || p.th.state == stateGone {
 		return err
 	}
 	return g.mapped(c)

@@ -47,7 +47,8 @@ type Group struct {
 	heldSince time.Time
 	pauses    []time.Duration
 	maxPause  time.Duration
-	only      int // the one thread that may run injected code, 0 for any
+	idleAt    time.Time // when an idle thread was last taken
+	only      int       // the one thread that may run injected code, 0 for any
 }
 
 const seizeOptions = unix.OptTraceClone | unix.OptTraceFork | unix.OptTraceExec
@@ -72,7 +73,7 @@ func (t *Tracer) newGroup(pid int) *Group {
 // Seize attaches a group again after Detach. It fails with ErrGone or ErrExec
 // when the address space that the group stood for has ended.
 func (g *Group) Seize(ctx context.Context) error {
-	if err := proc.Check(g.PID); err != nil {
+	if err := proc.CheckBut(g.PID, g.t.tid); err != nil {
 		return err
 	}
 	return g.t.do(func() error {
@@ -109,11 +110,26 @@ func (g *Group) seize(ctx context.Context) error {
 			return err
 		}
 		g.mem = m
+		g.awaitImage(ctx)
 	}
 	if !g.mem.Alive() {
 		return refuse(g.PID, ReasonExec, "it is not the program any more that it was")
 	}
 	return nil
+}
+
+// awaitImage waits for the end of an execve that we attached in the middle of:
+// the new program is not mapped yet.
+func (g *Group) awaitImage(ctx context.Context) {
+	until := time.Now().Add(time.Second)
+	for time.Now().Before(until) && ctx.Err() == nil && g.over == nil {
+		maps, err := proc.ReadMaps(g.PID)
+		if err != nil || slices.ContainsFunc(maps, func(m proc.Mapping) bool { return m.File() && m.Perm&proc.Exec != 0 }) {
+			return
+		}
+		g.t.pump()
+		unix.Nap(maxNap)
+	}
 }
 
 // seizeRounds bounds how often listings are repeated. A process would have to

@@ -1,6 +1,7 @@
 package ptrace
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"os"
@@ -140,7 +141,7 @@ func (g *Group) awaitEntry(ctx context.Context, th *Thread, entry abi.Addr) erro
 		g.t.pump()
 		switch {
 		case g.over != nil || th.state == stateGone:
-			return cmpErr(g.over, refuse(g.PID, ReasonGone, "it ended before its entry point"))
+			return cmp.Or(g.over, refuse(g.PID, ReasonGone, "it ended before its entry point"))
 		case ctx.Err() != nil:
 			return ctx.Err()
 		case th.state == stateListening && !continued:

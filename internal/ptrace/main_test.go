@@ -143,6 +143,12 @@ func (s *syncBuffer) String() string {
 // start runs a program and waits for its line "ready".
 func start(t testing.TB, exe string, args ...string) *target {
 	t.Helper()
+	return startUntil(t, "ready", exe, args...)
+}
+
+// startUntil runs a program and waits for a line, unless that is empty.
+func startUntil(t testing.TB, first, exe string, args ...string) *target {
+	t.Helper()
 	tg := &target{t: t, stderr: &syncBuffer{}, waited: make(chan struct{})}
 	tg.cmd = helper(t, "spawn", append([]string{exe}, args...)...)
 	tg.cmd.Stderr = tg.stderr
@@ -173,7 +179,7 @@ func start(t testing.TB, exe string, args ...string) *target {
 			select {
 			case <-tg.waited:
 				t.Logf("the target ended: %v, stderr:\n%s", tg.err, tg.stderr)
-			default:
+			case <-time.After(time.Second):
 			}
 		}
 		if tg.pid != 0 {
@@ -185,7 +191,10 @@ func start(t testing.TB, exe string, args ...string) *target {
 	if _, err := fmt.Fscan(pr, &tg.pid); err != nil {
 		t.Fatalf("%s does not start: %v", exe, err)
 	}
-	if line := tg.line(); line != "ready" {
+	if first == "" {
+		return tg
+	}
+	if line := tg.line(); line != first {
 		t.Fatalf("target %s says %q, stderr %q", exe, line, tg.stderr)
 	}
 	return tg
@@ -203,7 +212,8 @@ func (tg *target) line() string {
 	case s := <-got:
 		return s
 	case <-time.After(30 * time.Second):
-		tg.t.Fatalf("the target says nothing")
+		out, _ := exec.Command("sh", "-c", fmt.Sprintf("cd /proc/%d/task; grep -H . */wchan */syscall; grep -E 'Name|State|TracerPid|SigPnd|SigBlk' */status", tg.pid)).CombinedOutput()
+		tg.t.Fatalf("the target says nothing:\n%s", out)
 		return ""
 	}
 }

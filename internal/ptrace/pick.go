@@ -33,6 +33,7 @@ type picked struct {
 
 const (
 	patience  = 100 * time.Millisecond // before an idle thread is taken
+	idleTime  = 5 * time.Second        // for which a process that was found idle is taken to be so
 	pickTime  = 3 * time.Second        // before there is none
 	pickStop  = 10 * time.Millisecond  // for one thread to stop
 	pickFirst = 64                     // threads tried in a round
@@ -54,9 +55,13 @@ func (g *Group) pick(ctx context.Context, check func(*Thread) error) (*picked, e
 	}
 	started := time.Now()
 	for wait := time.Millisecond; ; wait = min(2*wait, 50*time.Millisecond) {
-		th, err := p.round(ctx, time.Since(started) > patience)
-		if th != nil || err != nil {
-			return th, err
+		takeIdle := time.Since(started) > patience || time.Since(g.idleAt) < idleTime
+		c, err := p.round(ctx, takeIdle)
+		if c != nil && c.fit == idle {
+			g.idleAt = time.Now()
+		}
+		if c != nil || err != nil {
+			return c, err
 		}
 		if time.Since(started) > pickTime || deadlineBefore(ctx, wait) {
 			return nil, p.none()
@@ -71,12 +76,20 @@ func (g *Group) pick(ctx context.Context, check func(*Thread) error) (*picked, e
 type picker struct {
 	g     *Group
 	check func(*Thread) error
-	why   string // the last thread could not be used
-	fatal error  // a refusal that another thread might not give
+
+	why    string // the last thread could not be used
+	fatal  error  // a refusal that another thread might not give
+	killed bool   // a thread was killed while it was stopped
 }
 
 func (p *picker) none() error {
-	if p.fatal != nil {
+	if p.killed {
+		_ = p.g.collect(time.Now().Add(time.Second)) // the exits are on their way
+	}
+	switch {
+	case p.g.over != nil:
+		return p.g.over
+	case p.fatal != nil:
 		return p.fatal
 	}
 	return refuse(p.g.PID, ReasonNoThread, "no thread can run injected code now, the last one tried: %s; try again when it is busier", cmp.Or(p.why, "it does not stop"))
@@ -212,10 +225,13 @@ func (p *picker) assess(th *Thread) *picked {
 	}
 	r, err := th.readRegs()
 	if err != nil {
-		p.why = err.Error()
+		p.why, p.killed = err.Error(), true
 		return nil
 	}
 	fit, why := p.fitness(th, &r)
+	if th.state != stateStopped {
+		p.killed = true
+	}
 	if fit == unfit {
 		p.why = fmt.Sprintf("%v %s", th, why)
 		return nil

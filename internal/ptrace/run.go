@@ -71,7 +71,7 @@ func (e *CallError) Unwrap() error {
 func (g *Group) Run(ctx context.Context, b *Blob) (results []uint64, err error) {
 	err = g.t.do(func() error {
 		results, err = g.run(ctx, b)
-		return err
+		return g.verdict(err)
 	})
 	return results, err
 }
@@ -142,6 +142,9 @@ func (g *Group) runSome(ctx context.Context, b *Blob, first int, results []uint6
 	if err := g.home.disarm(g, slot); err != nil {
 		return 0, err
 	}
+	if inside == nil && err == nil && !mail() {
+		return 0, refuse(g.PID, ReasonGone, "%v was killed in injected code", p.th)
+	}
 	n, last := len(prog.marks), (*uint64)(nil)
 	if inside != nil {
 		n, last = prog.done(int(inside.RIP-uint64(room.Start)), inside)
@@ -174,8 +177,10 @@ func (g *Group) execute(ctx context.Context, p *picked, code abi.Range, tail abi
 	for {
 		g.t.pump()
 		switch {
-		case th.state == stateGone || g.over != nil:
-			return nil, cmpErr(g.over, refuse(g.PID, ReasonGone, "it ended"))
+		case g.over != nil:
+			return nil, g.over
+		case th.state == stateGone:
+			return nil, nil // it left the code and then ended
 		case th.state == stateStopped:
 			r, err := th.readRegs()
 			if err != nil {

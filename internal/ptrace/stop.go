@@ -1,8 +1,11 @@
 package ptrace
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -47,25 +50,47 @@ func (g *Group) stop(ctx context.Context, evenStopped bool) error {
 	for {
 		err := g.tryStop(ctx, limit, evenStopped)
 		if err == nil || g.over != nil {
-			return cmpErr(g.over, err)
+			return cmp.Or(g.over, err)
 		}
-		g.resume()
-		if _, busy := err.(*busyError); !busy {
+		var busy *busyError
+		if !errors.As(err, &busy) {
+			g.resume()
 			return err
 		}
-		if deadlineBefore(ctx, limit) {
-			return refuse(g.PID, ReasonBusy, "%v; try again", err)
+		if !g.runUntil(ctx, busy.asleep, limit) {
+			return cmp.Or(g.over, refuse(g.PID, ReasonBusy, "%v; try again", err))
 		}
-		g.runFor(ctx, limit)
 		limit = min(2*limit, g.maxPause)
 	}
 }
 
-func cmpErr(first, second error) error {
-	if first != nil {
-		return first
+// runUntil lets the group run until it is worth trying again: until one of the
+// threads in uninterruptible sleep wakes up and stops, or, if there is none, for
+// a while. It says whether there is time left to try.
+func (g *Group) runUntil(ctx context.Context, asleep []*Thread, d time.Duration) bool {
+	for _, th := range asleep {
+		th.hold = true
 	}
-	return second
+	g.resume()
+	if len(asleep) == 0 {
+		g.runFor(ctx, d)
+		return !deadlineBefore(ctx, 0)
+	}
+	woken := func() bool {
+		return slices.ContainsFunc(asleep, func(th *Thread) bool { return th.state != stateRunning })
+	}
+	for !woken() && ctx.Err() == nil && g.over == nil {
+		g.t.pump()
+		unix.Nap(maxNap)
+	}
+	again := woken() && ctx.Err() == nil && g.over == nil
+	for _, th := range asleep {
+		th.hold = false
+		if !again && th.state == stateStopped {
+			th.settle()
+		}
+	}
+	return again
 }
 
 // deadlineBefore reports whether the context ends before d has passed.
@@ -141,7 +166,10 @@ func (g *Group) interruptAll() {
 }
 
 // busyError names the threads that did not stop.
-type busyError struct{ text string }
+type busyError struct {
+	text   string
+	asleep []*Thread // those in uninterruptible sleep
+}
 
 func (e *busyError) Error() string { return e.text }
 
@@ -161,13 +189,13 @@ func (g *Group) collect(until time.Time) error {
 		}
 		g.t.pump()
 		if now.Sub(last) > stuckTime {
-			if stuck := g.examine(left); stuck {
-				return g.busy(left)
+			if asleep := g.examine(left); asleep != nil && g.mode == modeHold {
+				return g.busy(left, asleep)
 			}
 			last = now
 		}
 		if now.After(until) {
-			return g.busy(left)
+			return g.busy(left, g.examine(left))
 		}
 		unix.Nap(nap)
 		nap = min(nap*3/2, maxNap)
@@ -191,13 +219,13 @@ func (g *Group) pollRunning() (left []*Thread, progress bool) {
 }
 
 // examine looks at why threads do not stop. Leaders that ended before their
-// process report nothing, and cannot be let go, until the process ends. It says
-// whether a thread is left that will not stop soon.
-func (g *Group) examine(left []*Thread) (stuck bool) {
+// process report nothing, and cannot be let go, until the process ends. It
+// returns the threads in uninterruptible sleep.
+func (g *Group) examine(left []*Thread) (asleep []*Thread) {
 	for _, th := range left {
 		st, err := proc.ReadStat(th.PID, th.TID)
 		switch {
-		case err != nil:
+		case err != nil || th.state != stateRunning:
 		case st.Dead():
 			if th.TID == th.PID {
 				th.state = stateZombie
@@ -205,13 +233,14 @@ func (g *Group) examine(left []*Thread) (stuck bool) {
 		case st.State == proc.Tracing:
 			th.recover()
 		case st.State == proc.Disk:
-			stuck = g.mode == modeHold
+			asleep = append(asleep, th)
 		}
 	}
-	return stuck
+	return asleep
 }
 
-func (g *Group) busy(left []*Thread) error {
+// busy is nil when the threads have stopped by now.
+func (g *Group) busy(left, asleep []*Thread) error {
 	var names []string
 	for _, th := range left {
 		if th.state != stateRunning {
@@ -233,5 +262,5 @@ func (g *Group) busy(left []*Thread) error {
 	if names == nil {
 		return nil
 	}
-	return &busyError{strings.Join(names, ", ") + " did not stop in time"}
+	return &busyError{strings.Join(names, ", ") + " did not stop in time", asleep}
 }

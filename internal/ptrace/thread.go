@@ -155,6 +155,7 @@ func (th *Thread) notStopped() error {
 // only have been killed meanwhile.
 func (th *Thread) lost(err error) error {
 	if errors.Is(err, syscall.ESRCH) {
+		th.state = stateRunning // until its exit is reported
 		return refuse(th.PID, ReasonGone, "%v was killed", th)
 	}
 	if err != nil {
