@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"syscall"
+	"time"
 
 	"trapless/internal/ptrace"
 	"trapless/internal/unix"
@@ -14,7 +15,6 @@ const (
 	sysMmap        = 9
 	sysClose       = 3
 	sysMadvise     = 28
-	sysFtruncate   = 77
 	sysMemfdCreate = 319
 
 	protRead  = 1
@@ -37,25 +37,33 @@ const (
 // arenaName is the name by which a later tracer finds an arena in the maps.
 const arenaName = "trapless"
 
-// memfd is one open file that target and tracer share.
+// memfd is one open file that target and tracer share; -1 for a descriptor that
+// is closed.
 type memfd struct{ theirs, ours int }
 
 // makeMemfd lets the target make a memfd and takes a descriptor of it. The
 // target's own descriptor stays open for a moment; it is close-on-exec.
+//
+// The tracer gives the file its size: a target with a limit of its files' sizes
+// (RLIMIT_FSIZE) would get SIGXFSZ for that, and die.
 func (t *Target) makeMemfd(ctx context.Context, size uint64) (memfd, error) {
+	m := memfd{-1, -1}
+	var limit syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_FSIZE, &limit); err == nil && limit.Cur < size {
+		return m, fmt.Errorf("process %d: %w: its arena needs %d MB, and trapless itself may write files of %d MB only; raise that by ulimit -f",
+			t.PID, ErrNoRoom, size>>20, limit.Cur>>20)
+	}
 	var b ptrace.Blob
-	fd := b.Call(sysMemfdCreate, b.Data([]byte(arenaName+"\x00")), ptrace.Const(mfdCloexec|mfdAllowSealing))
-	b.Call(sysFtruncate, fd, ptrace.Const(size))
+	b.Call(sysMemfdCreate, b.Data([]byte(arenaName+"\x00")), ptrace.Const(mfdCloexec|mfdAllowSealing))
 	res, err := t.group.Run(ctx, &b)
+	if res != nil && res[0] != ptrace.Missing && errno(res[0]) == nil {
+		m.theirs = int(res[0])
+	}
 	if err != nil {
-		return memfd{}, err
+		return m, err
 	}
-	if err := errno(res[0]); err != nil {
-		return memfd{}, t.callFailed("memfd_create", res[0])
-	}
-	m := memfd{theirs: int(res[0])}
-	if err := errno(res[1]); err != nil {
-		return m, t.callFailed("ftruncate", res[1])
+	if m.theirs < 0 {
+		return m, t.callFailed("memfd_create", res[0])
 	}
 	pidfd, err := unix.PidfdOpen(t.PID)
 	if err != nil {
@@ -63,9 +71,33 @@ func (t *Target) makeMemfd(ctx context.Context, size uint64) (memfd, error) {
 	}
 	defer closeFD(pidfd)
 	if m.ours, err = unix.PidfdGetfd(pidfd, m.theirs); err != nil {
+		m.ours = -1
 		return m, fmt.Errorf("process %d: pidfd_getfd (Linux 5.6): %w", t.PID, err)
 	}
+	if err := syscall.Ftruncate(m.ours, int64(size)); err != nil {
+		return m, fmt.Errorf("process %d: an arena of %d MB: %w", t.PID, size>>20, err)
+	}
 	return m, nil
+}
+
+// closeTime bounds closing what an error left open.
+const closeTime = 5 * time.Second
+
+// release closes what is open of a memfd. The threads are still stopped, so that
+// the number means what it did.
+func (t *Target) release(m *memfd) error {
+	if m.ours >= 0 {
+		closeFD(m.ours)
+	}
+	if m.theirs < 0 {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), closeTime)
+	defer cancel()
+	var b ptrace.Blob
+	b.Call(sysClose, ptrace.Const(uint64(m.theirs)))
+	_, err := t.group.Run(ctx, &b)
+	return err
 }
 
 // closeFD closes a descriptor of which nothing can be lost.

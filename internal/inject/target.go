@@ -72,25 +72,32 @@ func (t *Target) Mem() *ptrace.Mem { return t.mem }
 // moments. The arena and the regions of an earlier session are used again.
 func Open(ctx context.Context, g *ptrace.Group, l *abi.Layout) (*Target, error) {
 	t := &Target{PID: g.PID, group: g, mem: g.Mem(), files: newFiles(g.PID)}
+	if err := t.open(ctx, l); err != nil {
+		return nil, errors.Join(err, t.Close())
+	}
+	return t, nil
+}
+
+func (t *Target) open(ctx context.Context, l *abi.Layout) error {
 	prev, err := findArena(t.PID, t.mem)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	if prev != nil {
 		if _, err := prev.undo(ctx, t); err != nil {
-			return nil, err
+			return err
 		}
 	}
 	if err := t.checkLimits(l, prev); err != nil {
-		return nil, err
+		return err
 	}
 	if err := t.settle(ctx); err != nil {
-		return nil, err
+		return err
 	}
 	if err := t.whileStopped(func() error { return t.group.Stop(ctx) }, func() error { return t.mapArena(ctx, l, prev) }); err != nil {
-		return nil, err
+		return err
 	}
-	return t, t.adopt(prev)
+	return t.adopt(prev)
 }
 
 // whileStopped runs f with all threads stopped. A group that is stopped already,
@@ -155,12 +162,12 @@ const lockedLimit = 16 << 20
 // mapArena gives the target a fresh arena, over the one before if that had the
 // same size. All threads are stopped, because for a moment the target has a
 // descriptor that it knows nothing of: it might close it and use its number.
-func (t *Target) mapArena(ctx context.Context, l *abi.Layout, prev *previous) error {
+func (t *Target) mapArena(ctx context.Context, l *abi.Layout, prev *previous) (err error) {
 	fd, err := t.makeMemfd(ctx, l.Size)
+	defer func() { err = errors.Join(err, t.release(&fd)) }()
 	if err != nil {
 		return err
 	}
-	defer closeFD(fd.ours)
 	if t.arena, err = arena.Map(fd.ours, l); err != nil {
 		return err
 	}
@@ -183,26 +190,30 @@ func (t *Target) mapArena(ctx context.Context, l *abi.Layout, prev *previous) er
 	if err := t.claim(); err != nil {
 		return err
 	}
-	return t.attachArena(ctx, fd, l.Size, fixed, retired)
+	return t.attachArena(ctx, &fd, l.Size, fixed, retired)
 }
 
 // attachArena maps the memfd in the target. An arena that is not used any more
 // becomes private memory: a run that was interrupted in it may still write there.
-func (t *Target) attachArena(ctx context.Context, fd memfd, size, fixed uint64, retired abi.Range) error {
+// That comes first, because there must never be two arenas: a later tracer would
+// not know which journal to believe.
+func (t *Target) attachArena(ctx context.Context, fd *memfd, size, fixed uint64, retired abi.Range) error {
 	var b ptrace.Blob
-	b.Call(sysMmap, ptrace.AddrArg(t.arenaBase), ptrace.Const(size), ptrace.Const(protRead|protWrite),
-		ptrace.Const(mapShared|mapNoReserve|fixed), ptrace.Const(uint64(fd.theirs)), ptrace.Const(0))
-	b.Call(sysClose, ptrace.Const(uint64(fd.theirs)))
 	if retired.Len() != 0 {
 		b.Call(sysMmap, ptrace.AddrArg(retired.Start), ptrace.Const(retired.Len()), ptrace.Const(protRead|protWrite),
 			ptrace.Const(mapPrivate|mapAnonymous|mapNoReserve|mapFixed), ptrace.Const(^uint64(0)), ptrace.Const(0))
+		b.Expect(uint64(retired.Start))
 	}
+	b.Call(sysMmap, ptrace.AddrArg(t.arenaBase), ptrace.Const(size), ptrace.Const(protRead|protWrite),
+		ptrace.Const(mapShared|mapNoReserve|fixed), ptrace.Const(uint64(fd.theirs)), ptrace.Const(0))
+	b.Expect(uint64(t.arenaBase))
+	b.Call(sysClose, ptrace.Const(uint64(fd.theirs)))
 	res, err := t.group.Run(ctx, &b)
-	if err != nil {
-		return err
+	if res != nil && res[len(res)-1] != ptrace.Missing {
+		fd.theirs = -1
 	}
-	if res[0] != uint64(t.arenaBase) {
-		return t.callFailed("mmap", res[0])
+	if err != nil {
+		return fmt.Errorf("process %d: mapping an arena of %d KB at %s: %w", t.PID, size>>10, t.arenaBase, err)
 	}
 	return nil
 }

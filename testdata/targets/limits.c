@@ -1,0 +1,50 @@
+/*
+ * limits: a program that has set a limit for itself, and goes on.
+ *
+ *	limits fsize N      no file may have more than N bytes (RLIMIT_FSIZE)
+ *	limits nofile N     no more than N descriptors (RLIMIT_NOFILE)
+ *	limits as N         no more than N MB beyond its address space (RLIMIT_AS)
+ *
+ * "calls N" calls work() N times and answers "called=N".
+ */
+#include "target.h"
+#include <sys/resource.h>
+
+PROBED long work(long value)
+{
+	return value * 3 + 1;
+}
+
+static long pages(void)
+{
+	long n = 0;
+	FILE *f = fopen("/proc/self/statm", "r");
+
+	CHECK(f && fscanf(f, "%ld", &n) == 1, "statm");
+	fclose(f);
+	return n;
+}
+
+int main(int argc, char **argv)
+{
+	char line[64];
+	long n;
+	struct rlimit limit;
+	int what;
+
+	CHECK(argc == 3, "two arguments");
+	limit.rlim_cur = limit.rlim_max = atol(argv[2]);
+	what = strcmp(argv[1], "fsize") == 0 ? RLIMIT_FSIZE : strcmp(argv[1], "nofile") == 0 ? RLIMIT_NOFILE : RLIMIT_AS;
+	target_ready();
+	if (what == RLIMIT_AS)
+		limit.rlim_cur = limit.rlim_max = pages() * 4096 + (atol(argv[2]) << 20);
+	CHECKED(0, setrlimit(what, &limit));
+	while (fgets(line, sizeof line, stdin)) {
+		if (sscanf(line, "calls %ld", &n) != 1)
+			continue;
+		for (long i = 0; i < n; i++)
+			CHECK(work(i) == i * 3 + 1, "call %ld", i);
+		printf("called=%ld\n", n);
+	}
+	return target_ok();
+}
