@@ -193,7 +193,7 @@ func (d *decoder) sizes() {
 	d.OpSize = 4
 	if d.Prefixes&RexW != 0 && d.Mode == Mode64 {
 		d.OpSize = 8
-	} else if d.Prefixes&PrefixOpSize != 0 {
+	} else if d.Prefixes&PrefixOpSize != 0 || d.Enc == EncEVEX && d.Map == 4 && d.pp == 1 {
 		d.OpSize = 2
 	}
 	d.AddrSize = 8 >> uint(d.Mode)

@@ -44,9 +44,13 @@ func (i Inst) Effects() Effects {
 	r := &rows[i.row]
 	c := collector{i: &i, r: r}
 	c.Read = i.MemRegs()
-	for _, o := range &r.ops {
+	for k, o := range &r.ops {
 		if o == opNone {
 			break
+		}
+		if k == 0 && r.attr&attrND != 0 && i.Ctl&evexB != 0 {
+			c.register(Reg(i.VVVV), o&^accRead)
+			o = o&opPlace | o&opSize | accRead
 		}
 		c.operand(o)
 	}
@@ -172,12 +176,15 @@ func (c *collector) flags() {
 	c.FlagsWrite = f.must | f.may | f.undef
 	c.FlagsMust = f.must
 	c.FlagsUndef = f.undef
+	if c.r.attr&attrNF != 0 && c.i.Ctl&evexNF != 0 {
+		c.FlagsWrite, c.FlagsMust, c.FlagsUndef = 0, 0, 0
+	}
 	if c.rep {
 		c.FlagsMust = 0
 	}
 	if c.r.attr&attrCount != 0 {
 		mask := int64(31)
-		if c.i.OpSize == 8 {
+		if c.i.OpSize == 8 && c.r.ops[0]&opSize == szV { // REX.W means nothing to a byte
 			mask = 63
 		}
 		if c.i.Imm&mask == 0 {

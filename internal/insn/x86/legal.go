@@ -80,28 +80,49 @@ func (d *decoder) vectorRM() Reg {
 
 // legalEVEX checks the fields that only EVEX has.
 func (d *decoder) legalEVEX(r *row) bool {
-	if d.vl == 3 || d.Mode == Mode32 && d.VVVV&16 != 0 {
+	if d.vl == 3 || d.Map == 4 && d.vl != 0 || d.Mode == Mode32 && d.VVVV&16 != 0 {
 		return false
+	}
+	if r.attr&attrCC != 0 {
+		return d.Ctl&(evexZ|evexLL|evexB) == 0
 	}
 	vvvv := d.VVVV
 	if r.attr&attrVSIB != 0 {
 		vvvv &= 15 // the fifth bit belongs to the index
 	}
-	if vvvv != 0 && r.attr&attrVVVV == 0 {
+	named := r.attr&attrVVVV != 0 || r.attr&attrND != 0 && d.Ctl&evexB != 0
+	if vvvv != 0 && !named {
 		return false
 	}
 	aaa := d.Ctl & evexAAA
+	if r.attr&attrNF != 0 {
+		aaa &^= evexNF
+	}
 	if aaa != 0 && r.attr&attrMask == 0 || aaa == 0 && r.attr&attrMaskReq != 0 {
 		return false
 	}
 	if d.Ctl&evexZ != 0 && (r.attr&attrZero == 0 || aaa == 0 || d.HasMem() && r.ops[0]&accWrite != 0) {
 		return false // no zeroing without a mask, nor of memory
 	}
-	if d.Ctl&evexB == 0 {
+	if d.Prefixes&(RexB4|RexX4) != 0 && !d.HasMem() && !d.legalAPX(r) {
+		return false
+	}
+	if d.Ctl&evexB == 0 || r.attr&(attrND|attrND0) != 0 {
 		return true
 	}
 	if d.HasMem() {
 		return r.elem != scaleNone
 	}
 	return r.attr&(attrRound|attrSAE) != 0
+}
+
+// legalAPX reports whether ModRM.rm names a general register, and B4 is the only
+// bit that extends it: a vector register's fifth bit is X.
+func (d *decoder) legalAPX(r *row) bool {
+	for _, o := range r.ops {
+		if p := o & opPlace; p == opRM || p == opR {
+			return d.Prefixes&RexX4 == 0
+		}
+	}
+	return false
 }

@@ -116,6 +116,10 @@ const (
 	attrVVVV                     // vvvv names an operand
 	attrUnique                   // the destination is none of the sources
 	attrRegs                     // names registers of which some numbers do not exist
+	attrND                       // EVEX.b makes vvvv the destination instead of the first operand
+	attrND0                      // EVEX.b has another meaning
+	attrNF                       // EVEX: flags may be left alone
+	attrCC                       // EVEX: the last byte and vvvv hold a condition and flags
 	attrNoMem16                  // no 16-bit addressing
 )
 

@@ -157,6 +157,7 @@ var decodeRows = []decodeRow{
 	{"c1e000|00", "shl imm:0x0@2/1 r:rax full:rax fw:OSZAPC"},
 	{"c1e020|00", "shl imm:0x20@2/1 r:rax full:rax fw:OSZAPC"},
 	{"48c1e020|00", "shl imm:0x20@3/1 r:rax full:rax fw:OA fm:SZPC"},
+	{"48c0e020|00", "shl imm:0x20@3/1 r:rax w:rax fw:OSZAPC"},
 	{"d3e0|00", "shl r:rax,rcx full:rax fw:OSZAPC"},
 	{"d1d0|00", "rcl r:rax full:rax fr:C fm:OC"},
 	{"c1d003|00", "rcl imm:0x3@2/1 r:rax full:rax fr:C fw:OC"},

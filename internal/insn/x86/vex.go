@@ -6,6 +6,7 @@ const (
 	evexB    = 0x10 // broadcast, rounding or new data destination
 	evexLL   = 0x60 // vector length or rounding mode
 	evexZ    = 0x80 // zeroing instead of merging
+	evexNF   = 0x04 // APX: no flags
 	ctlLBit  = 5    // where the vector length starts
 	rexOfEVX = RexR | RexX | RexB | RexW | RexR4 | RexX4 | RexB4
 )

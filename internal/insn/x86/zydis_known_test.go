@@ -86,7 +86,7 @@ func newerThanZydis(i *Inst) bool {
 	if i.Enc == EncREX2 || i.Prefixes&(RexB4|RexX4) != 0 {
 		return true // APX
 	}
-	if i.Enc == EncEVEX && (i.Map == 4 || i.Prefixes&RexR4 != 0 || i.VVVV >= 16) {
+	if i.Enc == EncEVEX && (i.Map == 4 || i.Prefixes&RexR4 != 0 || i.VVVV >= 16 || promoted(i.Map, i.Opcode)) {
 		return true // APX: general registers 16 to 31
 	}
 	return strings.Contains(newer, " "+i.Mnemonic()+" ") || strings.HasPrefix(i.Mnemonic(), "cmp") && strings.HasSuffix(i.Mnemonic(), "xadd")

@@ -305,6 +305,7 @@ var attrNames = map[string]string{
 	"d64": "attrD64", "f64": "attrF64", "div": "attrDiv", "fp": "attrFP", "priv": "attrPriv", "all": "attrAll",
 	"count": "attrCount", "idiom": "attrIdiom", "vsib": "attrVSIB", "sib": "attrSIB", "k": "attrMask",
 	"z": "attrZero", "kreq": "attrMaskReq", "er": "attrRound", "sae": "attrSAE", "nomem16": "attrNoMem16", "uniq": "attrUnique",
+	"nd": "attrND", "nd0": "attrND0", "nf": "attrNF", "cc": "attrCC",
 }
 
 var branches = map[string]string{
