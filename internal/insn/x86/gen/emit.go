@@ -43,17 +43,17 @@ func emitNames(b *bytes.Buffer, names map[string]int) {
 		list[n] = name
 	}
 	b.WriteString("// names are the mnemonics.\nvar names = [...]string{\n")
-	for _, name := range list {
-		fmt.Fprintf(b, "%q,\n", name)
+	for k, name := range list {
+		fmt.Fprintf(b, "%q,%s", name, newline(k, 6))
 	}
-	b.WriteString("}\n")
+	b.WriteString("\n}\n")
 }
 
 func emitRows(b *bytes.Buffer, f *file, names map[string]int) {
 	b.WriteString("// rows are the lines of opcodes.txt, expanded; row 0 means unknown.\nvar rows = [...]row{\n")
 	b.WriteString("{attr: attrModRM},\n")
-	for n, r := range f.rows {
-		fmt.Fprintf(b, "{name: %d", names[r.name])
+	for _, r := range f.rows {
+		fmt.Fprintf(b, "{name: %d /* %s */", names[r.name], r.name)
 		if len(r.ops) > 0 {
 			fmt.Fprintf(b, ", ops: [6]operand{%s}", strings.Join(r.ops, ", "))
 		}
@@ -70,7 +70,7 @@ func emitRows(b *bytes.Buffer, f *file, names map[string]int) {
 		field("br", r.branch)
 		field("scale", r.scale)
 		field("elem", r.elem)
-		fmt.Fprintf(b, "}, // %d %s\n", n+1, r.name)
+		b.WriteString("},\n")
 	}
 	b.WriteString("}\n\n")
 }
@@ -99,22 +99,28 @@ func emitTrees(b *bytes.Buffer, t *trees) {
 	for _, tab := range tabs {
 		fmt.Fprintf(b, "%s: {\n", tab)
 		for op := 0; op < 256; op++ {
-			if n := t.roots[tab][op]; n != 0 {
-				fmt.Fprintf(b, "%#02x: %#04x,\n", op, n)
+			fmt.Fprintf(b, "%#04x,", t.roots[tab][op])
+			if op%16 == 15 {
+				fmt.Fprintf(b, " // %02x\n", op-15)
 			}
 		}
 		b.WriteString("},\n")
 	}
 	fmt.Fprintf(b, "}\n\n// nodes are the inner nodes of the decision trees.\nvar nodes = [...]node{\n")
-	for _, n := range t.nodes {
-		fmt.Fprintf(b, "%s,\n", n)
+	for k, n := range t.nodes {
+		fmt.Fprintf(b, "%s,%s", n, newline(k, 6))
 	}
-	b.WriteString("}\n\n// children are the nodes' children: rows or nodes.\nvar children = [...]uint16{\n")
+	b.WriteString("\n}\n\n// children are the nodes' children: rows or nodes.\nvar children = [...]uint16{\n")
 	for k, c := range t.children {
-		fmt.Fprintf(b, "%#04x,", c)
-		if k%12 == 11 {
-			b.WriteByte('\n')
-		}
+		fmt.Fprintf(b, "%#04x,%s", c, newline(k, 12))
 	}
 	b.WriteString("\n}\n\n")
+}
+
+// newline ends a line after every n-th element.
+func newline(k, n int) string {
+	if k%n == n-1 {
+		return "\n"
+	}
+	return ""
 }

@@ -170,6 +170,12 @@ func (r *row) place(w string) (string, error) {
 		}
 		return expr, nil
 	}
+	return r.letterPlace(w)
+}
+
+// letterPlace is place for an operand that a letter names, perhaps with k or t
+// before it.
+func (r *row) letterPlace(w string) (string, error) {
 	p, ok := letterPlaces[w[0]]
 	if w[0] == 'k' || w[0] == 't' {
 		p, ok = letterPlaces[w[1]]
