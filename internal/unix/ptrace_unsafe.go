@@ -26,7 +26,12 @@ const (
 // Every call below has to be made by the thread that seized the tracee. They
 // are raw system calls: each takes about a microsecond and never sleeps, and
 // the scheduler of Go must not take the thread's processor away in between.
-
+//
+// What data points to has to be on the heap: were it on the stack, that could
+// move between the conversion to uintptr and the system call, for this function
+// may be what makes the stack grow.
+//
+//go:uintptrescapes
 func ptrace(req int, tid int, addr, data uintptr) error {
 	_, _, e := unix.RawSyscall6(unix.SYS_PTRACE, uintptr(req), uintptr(tid), addr, data, 0, 0)
 	if e != 0 {
