@@ -9,7 +9,7 @@ import (
 )
 
 // long reports whether tests take all cases instead of a sample: set
-// TRAPLESS_LONG=1, and allow for half an hour.
+// TRAPLESS_LONG=1, and allow for ten minutes.
 func long() bool { return os.Getenv("TRAPLESS_LONG") != "" }
 
 // judge compares answers and collects what it did not expect.
