@@ -6,6 +6,7 @@ import (
 	"syscall"
 	"time"
 
+	"trapless/internal/proc"
 	"trapless/internal/ptrace"
 	"trapless/internal/unix"
 )
@@ -65,19 +66,39 @@ func (t *Target) makeMemfd(ctx context.Context, size uint64) (memfd, error) {
 	if m.theirs < 0 {
 		return m, t.callFailed("memfd_create", res[0])
 	}
-	pidfd, err := unix.PidfdOpen(t.PID)
-	if err != nil {
-		return m, fmt.Errorf("process %d: pidfd_open: %w", t.PID, err)
-	}
-	defer closeFD(pidfd)
-	if m.ours, err = unix.PidfdGetfd(pidfd, m.theirs); err != nil {
+	if m.ours, err = t.takeFD(m.theirs); err != nil {
 		m.ours = -1
-		return m, fmt.Errorf("process %d: pidfd_getfd (Linux 5.6): %w", t.PID, err)
+		return m, err
 	}
 	if err := syscall.Ftruncate(m.ours, int64(size)); err != nil {
 		return m, fmt.Errorf("process %d: an arena of %d MB: %w", t.PID, size>>20, err)
 	}
 	return m, nil
+}
+
+// takeFD takes a descriptor of the target. A process whose leader has ended has
+// none by the leader's id, which is all that a pidfd knows; then the file is
+// opened anew through a thread that lives.
+func (t *Target) takeFD(theirs int) (int, error) {
+	pidfd, err := unix.PidfdOpen(t.PID)
+	if err != nil {
+		return -1, fmt.Errorf("process %d: pidfd_open: %w", t.PID, err)
+	}
+	defer closeFD(pidfd)
+	ours, err := unix.PidfdGetfd(pidfd, theirs)
+	if err == nil {
+		return ours, nil
+	}
+	tid, terr := proc.LiveThread(t.PID)
+	if terr != nil || tid == t.PID {
+		return -1, fmt.Errorf("process %d: pidfd_getfd (Linux 5.6): %w", t.PID, err)
+	}
+	path := proc.TaskPath(t.PID, tid, fmt.Sprintf("fd/%d", theirs))
+	ours, err = syscall.Open(path, syscall.O_RDWR|syscall.O_CLOEXEC, 0)
+	if err != nil {
+		return -1, fmt.Errorf("process %d: opening its arena: %w", t.PID, err)
+	}
+	return ours, nil
 }
 
 // closeTime bounds closing what an error left open.

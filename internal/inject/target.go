@@ -132,11 +132,11 @@ func (t *Target) checkLimits(l *abi.Layout, prev *previous) error {
 	if err != nil {
 		return err
 	}
-	need := l.Size + regionSize
+	used, need := maps.Bytes(), l.Size+regionSize
 	if prev != nil {
 		need -= min(need, prev.size)
 	}
-	if used := maps.Bytes(); limits.AddressSpace != proc.Unlimited && used+need > limits.AddressSpace {
+	if limits.AddressSpace != proc.Unlimited && used+need > limits.AddressSpace {
 		return fmt.Errorf("process %d: %w: it uses %d of %d MB that RLIMIT_AS allows, and %d more are needed; raise it by prlimit --as",
 			t.PID, ErrNoRoom, used>>20, limits.AddressSpace>>20, need>>20)
 	}
@@ -148,7 +148,7 @@ func (t *Target) checkLimits(l *abi.Layout, prev *previous) error {
 	if err != nil {
 		return err
 	}
-	if st.VMLck > lockedLimit {
+	if st.VMLck > min(lockedLimit, used/2) {
 		return fmt.Errorf("process %d: %w: it has locked %d MB of memory (mlockall), and new mappings would be locked too",
 			t.PID, ErrNoRoom, st.VMLck>>20)
 	}
@@ -156,7 +156,7 @@ func (t *Target) checkLimits(l *abi.Layout, prev *previous) error {
 }
 
 // lockedLimit tells a target that locks a secret or a buffer from one that
-// locks everything, in bytes.
+// locks everything, in bytes; so does a half of what it has.
 const lockedLimit = 16 << 20
 
 // mapArena gives the target a fresh arena, over the one before if that had the

@@ -164,7 +164,7 @@ func (p *picker) candidates(takeIdle bool) []*Thread {
 	list = list[:min(len(list), pickFirst)]
 	rank := make(map[*Thread]int, len(list))
 	list = slices.DeleteFunc(list, func(th *Thread) bool {
-		if p.g.only != 0 && p.g.only != th.TID {
+		if !p.mayRun(th) {
 			return true
 		}
 		if th.state == stateListening {
@@ -210,9 +210,15 @@ const (
 	flagTF   = 1 << 8
 )
 
+// mayRun leaves out the threads of another process that shares the memory: its
+// descriptors and signal actions are its own.
+func (p *picker) mayRun(th *Thread) bool {
+	return th.PID == p.g.PID && (p.g.only == 0 || p.g.only == th.TID)
+}
+
 // assess says whether a stopped thread can run injected code.
 func (p *picker) assess(th *Thread) *picked {
-	if p.g.only != 0 && p.g.only != th.TID {
+	if !p.mayRun(th) {
 		return nil
 	}
 	if th.state != stateStopped {

@@ -79,8 +79,22 @@ func procPath(pid int, name string) string {
 	return filepath.Join("/proc", strconv.Itoa(pid), name)
 }
 
+// memoryPath is the path of a file about a process's memory. When the leader has ended before its
+// other threads, only theirs say anything.
+func memoryPath(pid int, name string) string {
+	tasks, _ := os.ReadDir(procPath(pid, "task"))
+	for _, task := range tasks {
+		dir := filepath.Join("task", task.Name())
+		stat, err := os.ReadFile(procPath(pid, filepath.Join(dir, "stat")))
+		if err == nil && !bytes.Contains(stat, []byte(") Z ")) {
+			return procPath(pid, filepath.Join(dir, name))
+		}
+	}
+	return procPath(pid, name)
+}
+
 func readMaps(pid int) ([]Mapping, error) {
-	text, err := os.ReadFile(procPath(pid, "maps"))
+	text, err := os.ReadFile(memoryPath(pid, "maps"))
 	if err != nil {
 		return nil, err
 	}
@@ -186,7 +200,7 @@ func diffLines(before, after []string) []string {
 // it the path is opened, which may meanwhile be another file.
 func TextChanges(t testing.TB, pid int) []string {
 	t.Helper()
-	mem, err := os.Open(procPath(pid, "mem"))
+	mem, err := os.Open(memoryPath(pid, "mem"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -208,7 +222,7 @@ func TextChanges(t testing.TB, pid int) []string {
 func compareMapping(pid int, mem io.ReaderAt, m Mapping) ([]string, error) {
 	file, err := os.Open(procPath(pid, fmt.Sprintf("map_files/%x-%x", m.Start, m.End)))
 	if err != nil {
-		if file, err = os.Open(procPath(pid, filepath.Join("root", m.Path))); err != nil {
+		if file, err = os.Open(memoryPath(pid, filepath.Join("root", m.Path))); err != nil {
 			return nil, err
 		}
 	}
