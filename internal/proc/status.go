@@ -50,9 +50,16 @@ type Stat struct {
 }
 
 const (
-	pfExiting = 0x4      // PF_EXITING
-	pfKthread = 0x200000 // PF_KTHREAD
+	pfExiting    = 0x4      // PF_EXITING
+	pfIOWorker   = 0x10     // PF_IO_WORKER
+	pfUserWorker = 0x4000   // PF_USER_WORKER, since Linux 6.4; before, a caller of init_module(2)
+	pfKthread    = 0x200000 // PF_KTHREAD
 )
+
+// Worker reports whether it is a thread of a process that the kernel made for
+// itself (io_uring, vhost): it never runs code of user space, though it is listed
+// with the others, and blocks all signals.
+func (s Stat) Worker() bool { return s.Flags&(pfIOWorker|pfUserWorker) != 0 }
 
 // KernelThread reports whether it is a thread of the kernel.
 func (s Stat) KernelThread() bool { return s.Flags&pfKthread != 0 }

@@ -223,6 +223,9 @@ func trapsBlocked(pid int) (string, error) {
 		if err != nil {
 			continue // it has ended
 		}
+		if stat, err := proc.ReadStat(pid, tid); err == nil && stat.Worker() {
+			continue // it blocks everything and runs no code of the program
+		}
 		if st.Blocked.Has(sigTRAP) || st.Blocked.Has(sigILL) {
 			return fmt.Sprintf("thread %d (%s)", tid, st.Name), nil
 		}
