@@ -39,7 +39,15 @@ func (t *Target) newSpace() (*plan.Space, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := plan.SpaceConfig{RegionSize: regionSize, RegionHead: regionHead, StackLimit: limits.Stack}
+	tid, err := proc.LiveThread(t.PID)
+	if err != nil {
+		return nil, err
+	}
+	st, err := proc.ReadStat(t.PID, tid)
+	if err != nil {
+		return nil, err
+	}
+	c := plan.SpaceConfig{RegionSize: regionSize, RegionHead: regionHead, StackLimit: limits.Stack, Brk: abi.Addr(st.StartBrk)}
 	for _, m := range maps {
 		c.Maps = append(c.Maps, plan.Mapping{Range: m.Range, Name: m.Path})
 	}

@@ -47,6 +47,7 @@ type Stat struct {
 	PPid      int
 	Flags     uint64 // PF_* of include/linux/sched.h
 	StartTime uint64 // clock ticks since boot; with the pid it names a process for good
+	StartBrk  uint64 // address at which the heap begins that brk(2) makes; 0 without the right to trace it
 }
 
 const (
@@ -87,6 +88,9 @@ func parseStat(s string) (Stat, error) {
 	st.PPid, _ = strconv.Atoi(f[1])
 	st.Flags, _ = strconv.ParseUint(f[6], 10, 64)
 	st.StartTime, _ = strconv.ParseUint(f[19], 10, 64)
+	if len(f) > 44 {
+		st.StartBrk, _ = strconv.ParseUint(f[44], 10, 64)
+	}
 	return st, nil
 }
 
