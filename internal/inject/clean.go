@@ -2,6 +2,7 @@ package inject
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/binary"
 	"fmt"
@@ -191,16 +192,45 @@ func (t *Target) unpatch(maps proc.Maps, e *entry) (bool, error) {
 	return !bytes.Equal(cur, want), writeText(t.mem, at, cur, want)
 }
 
-// carried are the entries that a new journal starts with: what stays mapped.
-func (p *previous) carried() []entry {
+// carried are the entries that a new journal starts with: what stays mapped. The
+// pieces of code in a region are told apart, so that they are found again, unless
+// they are more than room entries: then neighbours become one.
+func (p *previous) carried(room int) []entry {
 	if p == nil {
 		return nil
 	}
-	var out []entry
+	var regions, pieces []entry
 	for _, e := range p.journal.entries {
-		if e.kind == entryRegion || e.kind == entryPlacement {
-			out = append(out, e)
+		switch e.kind {
+		case entryRegion:
+			regions = append(regions, e)
+		case entryPlacement:
+			pieces = append(pieces, e)
 		}
+	}
+	for gap := uint64(0); len(regions)+len(pieces) > room && gap <= regionSize; gap = max(2*gap, 64) {
+		pieces = joined(pieces, regions, gap)
+	}
+	return append(regions, pieces...)
+}
+
+// joined makes one of pieces in the same region that lie no further apart than
+// gap. They belong to no site any more.
+func joined(pieces, regions []entry, gap uint64) []entry {
+	slices.SortFunc(pieces, func(x, y entry) int { return cmp.Compare(x.a, y.a) })
+	var out []entry
+	for _, e := range pieces {
+		if len(out) > 0 {
+			last := &out[len(out)-1]
+			end := max(last.a+last.b, e.a+e.b)
+			near := e.a <= last.a+last.b || e.a-last.a-last.b <= gap
+			one := func(r entry) bool { return r.a <= last.a && last.a < end && end <= r.a+r.b }
+			if near && slices.ContainsFunc(regions, one) {
+				last.b, last.c = end-last.a, 0
+				continue
+			}
+		}
+		out = append(out, e)
 	}
 	return out
 }

@@ -97,6 +97,10 @@ type journal struct {
 	entries []entry
 }
 
+// maxEntries bounds what a tracer reads of a journal: a target can make an arena
+// of any size. It is more than a session with 100,000 sites writes.
+const maxEntries = 1 << 20
+
 var errJournalFull = errors.New("the journal is full")
 
 // header is the decoded journal header.
@@ -120,7 +124,7 @@ func openJournal(mem memory, base abi.Addr, arenaSize uint64) (*journal, header,
 	if err != nil {
 		return nil, h, err
 	}
-	if h.offset > arenaSize || h.size > arenaSize-h.offset || h.count > h.size/entrySize {
+	if h.offset > arenaSize || h.size > arenaSize-h.offset || h.count > min(h.size/entrySize, maxEntries) {
 		return nil, h, fmt.Errorf("the journal at %s does not make sense: the target wrote over it", base)
 	}
 	raw := make([]byte, h.count*entrySize)

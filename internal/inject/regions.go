@@ -87,7 +87,7 @@ func (t *Target) adopt(prev *previous) error {
 			}
 		case entryPlacement:
 			p := placement{at: abi.Addr(e.a), size: int(e.b), key: e.c}
-			if e.b > 0 && e.b < regionSize && t.regionOf(p.at) != nil && t.regionOf(p.at).Contains(p.at+abi.Addr(p.size-1)) {
+			if e.b > 0 && e.b <= 2*regionSize && t.regionOf(p.at) != nil && t.regionOf(p.at).Contains(p.at+abi.Addr(p.size-1)) {
 				t.placements = append(t.placements, p)
 			}
 		}

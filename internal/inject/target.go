@@ -184,7 +184,7 @@ func (t *Target) mapArena(ctx context.Context, l *abi.Layout, prev *previous) (e
 		}
 	}
 	mem := arenaMemory{t.arena, t.arenaBase}
-	if t.journal, err = newJournal(mem, t.arenaBase, l, t.home, prev.carried()); err != nil {
+	if t.journal, err = newJournal(mem, t.arenaBase, l, t.home, prev.carried(int(l.JournalSize/entrySize/2))); err != nil {
 		return err
 	}
 	if err := t.claim(); err != nil {

@@ -1,0 +1,83 @@
+package inject
+
+import (
+	"encoding/binary"
+	"math"
+	"math/rand/v2"
+	"strings"
+	"testing"
+
+	"trapless/internal/abi"
+)
+
+// fakeMemory is an arena at address 0.
+type fakeMemory []byte
+
+func (m fakeMemory) ReadAt(p []byte, at abi.Addr) error  { copy(p, m[at:]); return nil }
+func (m fakeMemory) WriteAt(p []byte, at abi.Addr) error { copy(m[at:], p); return nil }
+
+// TestJournalOfAnySize: what a target writes into the header of its journal makes
+// no tracer take memory for it.
+func TestJournalOfAnySize(t *testing.T) {
+	const huge = 1 << 46               // a sparse file may be as large
+	for _, words := range [][3]uint64{ // count, offset, size
+		{huge / entrySize, 0, huge},
+		{maxEntries + 1, abi.PageSize, huge},
+		{math.MaxUint64, abi.PageSize, huge},
+		{1, huge + 1, 0},
+		{1, huge, entrySize},
+		{2, abi.PageSize, 2*entrySize - 1},
+		{1, math.MaxUint64, math.MaxUint64},
+	} {
+		mem := make(fakeMemory, abi.HeaderSize)
+		put := func(off, v uint64) { binary.LittleEndian.PutUint64(mem[abi.HdrJournal+off:], v) }
+		put(jrnCount, words[0])
+		put(jrnOffset, words[1])
+		put(jrnSize, words[2])
+		if _, _, err := openJournal(mem, 0, huge); err == nil || !strings.Contains(err.Error(), "does not make sense") {
+			t.Errorf("count %#x, offset %#x, size %#x: %v", words[0], words[1], words[2], err)
+		}
+	}
+}
+
+// TestCarriedPieces: however many pieces there are, those that go into the next
+// journal fit, cover all that was used, and lie in one region each.
+func TestCarriedPieces(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 2))
+	for range 50 {
+		regions := []entry{{kind: entryRegion, a: 0x10000000, b: regionSize}, {kind: entryRegion, a: 0x10000000 + regionSize, b: regionSize / 2}}
+		j := &journal{entries: regions}
+		n := 1 + r.IntN(2000)
+		for range n {
+			in := regions[r.IntN(2)]
+			size := uint64(1 + r.IntN(4096))
+			j.entries = append(j.entries, entry{kind: entryPlacement, a: in.a + r.Uint64N(in.b-size), b: size, c: 7}, entry{kind: entryPatch})
+		}
+		room := 4 + r.IntN(1000)
+		got := (&previous{journal: j}).carried(room)
+		if len(got) > room {
+			t.Fatalf("%d entries for %d", len(got), room)
+		}
+		within := func(e entry, all []entry, kind entryKind) bool {
+			for _, o := range all {
+				if o.kind == kind && o.a <= e.a && e.a+e.b <= o.a+o.b {
+					return true
+				}
+			}
+			return false
+		}
+		for _, e := range j.entries {
+			if e.kind == entryPlacement && !within(e, got, entryPlacement) {
+				t.Fatalf("%#x of %d bytes is not covered", e.a, e.b)
+			}
+		}
+		for _, e := range got {
+			if e.kind == entryPlacement && !within(e, regions, entryRegion) {
+				t.Fatalf("%#x of %#x bytes lies in no region", e.a, e.b)
+			}
+			if len(j.entries) < room && e.c == 0 && e.kind == entryPlacement {
+				t.Fatal("a piece was joined although there was room")
+			}
+		}
+	}
+}
