@@ -95,12 +95,13 @@ func (t *Target) readActions(ctx context.Context, data abi.Addr, signals []int) 
 }
 
 // returnActions gives the target its own actions back, where ours are still the
-// current ones. All threads have to be stopped.
-func (t *Target) returnActions(ctx context.Context, j *journal, mark bool) (int, error) {
+// current ones. All threads have to be stopped. A journal of the target's own is
+// believed about what was done, and marked; one of its parent is not.
+func (t *Target) returnActions(ctx context.Context, j *journal, owned bool) (int, error) {
 	n := 0
 	for i := range j.entries {
 		e := &j.entries[i]
-		if e.kind != entryAction || e.state != statePending {
+		if e.kind != entryAction || owned && e.state != statePending {
 			continue
 		}
 		if e.a == 0 || e.a > sigSEGV || !t.isDataPage(abi.Addr(e.c)) {
@@ -119,7 +120,7 @@ func (t *Target) returnActions(ctx context.Context, j *journal, mark bool) (int,
 			}
 			n++
 		}
-		if mark {
+		if owned {
 			if err := j.setState(i, stateUndone); err != nil {
 				return n, err
 			}

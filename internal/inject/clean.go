@@ -91,7 +91,9 @@ func (p *previous) undo(ctx context.Context, t *Target) (Undone, error) {
 		return u, fmt.Errorf("process %d: %w by process %d; end that one first", t.PID, ErrProbed, p.header.tracer)
 	}
 	// What holds for the parent need not hold for a forked child.
-	inPlace := func(e entry) bool { return e.state == statePending || !owned && e.kind == entryPatch }
+	inPlace := func(e entry) bool {
+		return e.state == statePending || !owned && (e.kind == entryPatch || e.kind == entryAction)
+	}
 	if !slices.ContainsFunc(p.journal.entries, inPlace) {
 		return u, nil
 	}
@@ -136,7 +138,7 @@ func (p *previous) undoText(t *Target, owned bool, inPlace func(entry) bool, u *
 // undoActions gives the signal actions back, which needs code to run in the
 // target.
 func (p *previous) undoActions(ctx context.Context, t *Target, owned bool) (n int, err error) {
-	pending := func(e entry) bool { return e.kind == entryAction && e.state == statePending }
+	pending := func(e entry) bool { return e.kind == entryAction && (e.state == statePending || !owned) }
 	if !slices.ContainsFunc(p.journal.entries, pending) {
 		return 0, nil
 	}
