@@ -330,8 +330,9 @@ const disarmTries = 10
 
 // Disarm closes the gates, restores the text, waits until no thread is in a
 // detour, and gives the signal actions back. Precondition: the group is attached.
-// It works on a target that a signal has stopped, too. The threads are stopped
-// when it returns.
+// It works on a target that a signal has stopped, too; only the signal actions
+// stay then, because no code can be run in it: see ActionsLeft. The threads are
+// stopped when it returns.
 func (t *Target) Disarm(ctx context.Context) error {
 	if !t.mem.Alive() {
 		return nil
@@ -346,11 +347,21 @@ func (t *Target) Disarm(ctx context.Context) error {
 	quiet, err := t.quiesce(ctx)
 	errs = append(errs, err)
 	if quiet {
-		_, err = t.returnActions(ctx, t.journal, true)
-		errs = append(errs, err)
+		if _, err = t.returnActions(ctx, t.journal, true); !errors.Is(err, ptrace.ErrStopped) {
+			errs = append(errs, err)
+		}
 	}
 	t.armed = false
 	return errors.Join(append(errs, t.journal.setTracer(0, 0))...)
+}
+
+// ActionsLeft reports whether our signal handlers stand before the target's own
+// ones, whatever became of the patches. They do no harm, and the next tracer
+// takes them out.
+func (t *Target) ActionsLeft() bool {
+	return t.journal != nil && slices.ContainsFunc(t.journal.entries, func(e entry) bool {
+		return e.kind == entryAction && e.state == statePending
+	})
 }
 
 // quiesce lets threads that are in a detour run until they have left it. It is

@@ -31,12 +31,10 @@ func (s *Session) Run(ctx context.Context) (err error) {
 		}
 	}()
 	s.poll(ctx)
-	if err := s.disarm(); err != nil {
-		return err
-	}
+	err = s.disarm() // what was counted is printed even if that fails
 	s.drain(true)
-	if err := s.runKind(lang.End); err != nil {
-		return err
+	if eerr := s.runKind(lang.End); eerr != nil {
+		return errors.Join(err, eerr)
 	}
 	if s.config.Script.PrintMapsOnExit {
 		s.check(s.config.Sink.End())
@@ -45,7 +43,7 @@ func (s *Session) Run(ctx context.Context) (err error) {
 		}
 	}
 	s.reportLosses()
-	return s.failed
+	return errors.Join(err, s.failed)
 }
 
 // check ends the session at the first error of the sink: nobody reads on.

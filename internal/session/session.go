@@ -364,6 +364,9 @@ func (s *Session) disarm() error {
 	if err == nil {
 		err = s.target.Disarm(ctx)
 	}
+	if err == nil && s.target.ActionsLeft() && s.target.Mem().Alive() {
+		s.config.Warn("process %d is stopped, so that its signal handlers could not be given back; they work, through trapless's, until 'trapless clean -p %d'", s.PID, s.PID)
+	}
 	if err == nil {
 		err = s.group.Detach(ctx)
 	}
