@@ -269,6 +269,32 @@ func (g *Group) list() []*Thread {
 	return out
 }
 
+// Stopped is a thread that is stopped, with its registers.
+type Stopped struct {
+	*Thread
+	Regs Regs
+}
+
+// Stopped reads the registers of all threads that are stopped, in ascending order
+// of their ids: one request instead of one for each thread. Threads that were
+// killed, or that a signal has stopped, are left out.
+func (g *Group) Stopped() ([]Stopped, error) {
+	var out []Stopped
+	err := g.t.do(func() error {
+		for _, th := range g.list() {
+			r, err := th.readRegs()
+			switch {
+			case err == nil:
+				out = append(out, Stopped{th, r})
+			case !errors.Is(err, ErrGone) && !errors.Is(err, ErrRunning):
+				return err
+			}
+		}
+		return nil
+	})
+	return out, err
+}
+
 // Mem is the group's memory. It stays valid after Detach.
 func (g *Group) Mem() *Mem { return g.mem }
 
