@@ -34,7 +34,8 @@ const atEntry = 9 // AT_ENTRY (getauxval(3))
 const breakpoint = 0xcc // int3
 
 // Launch starts a program and stops it at its entry point: the dynamic loader is
-// done and main has not begun. Every thread of the returned group is stopped.
+// done and main has not begun. One that is linked statically is stopped a little
+// later, when it has set its thread pointer. Every thread of the returned group is stopped.
 // Should the tracer die before Resume or Detach, the program is killed, because
 // nobody would know what became of it; afterwards it does not depend on us.
 //
@@ -129,7 +130,58 @@ func (g *Group) runToEntry(ctx context.Context) error {
 	if err := g.awaitEntry(ctx, th, abi.Addr(aux[atEntry])); err != nil {
 		return err
 	}
+	if err := g.awaitThreadPointer(ctx, th); err != nil {
+		return err
+	}
 	return g.stop(ctx, false)
+}
+
+// awaitThreadPointer lets a statically linked program, which has no loader, run
+// on through its first system calls until it has set its thread pointer
+// (arch_prctl(2), ARCH_SET_FS), so that code may rely on that from the beginning.
+func (g *Group) awaitThreadPointer(ctx context.Context, th *Thread) error {
+	for {
+		if err := g.awaitStop(ctx, th); ctx.Err() != nil {
+			return refuse(g.PID, ReasonNoThread, "it sets no thread pointer, so it is not a program with a usual C library: %v", err)
+		} else if err != nil {
+			return err
+		}
+		r, err := th.readRegs()
+		if err != nil {
+			return err
+		}
+		trap := th.kind == Signal && syscall.Signal(th.sig) == syscall.SIGTRAP
+		if trap {
+			th.sig = 0 // the stop at a system call
+		}
+		switch {
+		case r.FSBase == 0:
+			th.state = stateRunning
+			_ = unix.PtraceSyscall(th.TID, th.pending()) // ESRCH: it was killed
+			th.left()
+		case th.kind == Signal:
+			th.interrupt()
+			th.resume()
+		default:
+			return nil
+		}
+	}
+}
+
+// awaitStop waits for the next stop of a thread that is watched.
+func (g *Group) awaitStop(ctx context.Context, th *Thread) error {
+	for {
+		g.t.pump()
+		switch {
+		case g.over != nil || th.state == stateGone:
+			return cmp.Or(g.over, refuse(g.PID, ReasonGone, "it ended before its main function"))
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case th.state == stateStopped:
+			return nil
+		}
+		unix.Nap(maxNap)
+	}
 }
 
 // awaitEntry lets the program run from its SIGSTOP to its entry point.

@@ -174,7 +174,7 @@ func TestHazardsAreCountedExactly(t *testing.T) {
 		if h.attach {
 			continue
 		}
-		for _, flags := range []testkit.Flags{testkit.PIE, testkit.NoPIE, {"-O0"}} {
+		for _, flags := range []testkit.Flags{testkit.PIE, testkit.NoPIE, {"-O0"}, testkit.Static, {"-static-pie"}} {
 			t.Run(h.name()+fmt.Sprint(flags), func(t *testing.T) {
 				path := h.compile(t, flags)
 				c, r := config(t, h.script(path))

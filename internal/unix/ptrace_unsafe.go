@@ -55,6 +55,9 @@ func PtraceListen(tid int) error { return ptrace(unix.PTRACE_LISTEN, tid, 0, 0) 
 // PtraceCont continues a stopped thread and delivers sig unless it is 0.
 func PtraceCont(tid, sig int) error { return ptrace(unix.PTRACE_CONT, tid, 0, uintptr(sig)) }
 
+// PtraceSyscall is PtraceCont up to the beginning or the end of a system call.
+func PtraceSyscall(tid, sig int) error { return ptrace(unix.PTRACE_SYSCALL, tid, 0, uintptr(sig)) }
+
 // PtraceDetach lets go of a stopped thread and delivers sig unless it is 0.
 func PtraceDetach(tid, sig int) error { return ptrace(unix.PTRACE_DETACH, tid, 0, uintptr(sig)) }
 
