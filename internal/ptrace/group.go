@@ -186,6 +186,11 @@ func (g *Group) seizeThread(pid, tid int) (added bool, err error) {
 	if g.t.threads[tid] != nil {
 		return false, nil
 	}
+	if st, err := proc.ReadStat(pid, tid); err != nil || st.Dead() || st.Worker() {
+		// A worker of the kernel never runs code of the process, and a stop would
+		// make the request that it works on fail with EINTR.
+		return false, nil
+	}
 	for try := 0; ; try++ {
 		err = unix.PtraceSeize(tid, g.options)
 		if err == nil {

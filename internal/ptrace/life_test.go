@@ -57,7 +57,7 @@ func wantState(t *testing.T, pid int, want ...proc.State) {
 func TestHundredThreads(t *testing.T) {
 	tg := life(t, "threads", "100")
 	g := seize(t, tg)
-	for range rounds(50) {
+	for range rounds(20) {
 		check(t, g.Stop(within(t, 20*time.Second)))
 		if n := len(g.Threads()); n != 100 {
 			t.Fatalf("%d threads", n)
@@ -65,7 +65,7 @@ func TestHundredThreads(t *testing.T) {
 		wantState(t, tg.pid, proc.Tracing)
 		check(t, g.Resume())
 	}
-	if n := len(g.Pauses()); n < rounds(50) {
+	if n := len(g.Pauses()); n < rounds(20) {
 		t.Errorf("%d pauses are known", n)
 	}
 	check(t, g.Detach(within(t, 10*time.Second)))
@@ -482,6 +482,35 @@ func TestSignalStorm(t *testing.T) {
 			t.Log(tg.finish())
 		})
 	}
+}
+
+// Workers of the kernel are listed as threads of the process. To stop one makes
+// the request that it works on fail.
+func TestWorkersOfTheKernel(t *testing.T) {
+	exe := build(t, "ptrace_life.c")
+	cmd := exec.Command(exe, "uring")
+	cmd.Stdin = strings.NewReader("")
+	if cmd.Run(); cmd.ProcessState.ExitCode() == 77 {
+		t.Skip("this kernel has no io_uring")
+	}
+	tg := start(t, exe, "uring")
+	if tids, err := proc.Threads(tg.pid); err != nil || len(tids) != 3 {
+		t.Fatalf("the target has %d threads (%v)", len(tids), err)
+	}
+	g := seize(t, tg)
+	if n := len(g.Threads()); n != 1 {
+		t.Errorf("%d threads are attached", n)
+	}
+	ctx := within(t, 20*time.Second)
+	_, err := g.Foothold(ctx, 0, abi.PageSize)
+	check(t, err)
+	for range rounds(20) {
+		check(t, g.Stop(ctx))
+		runPid(t, g, tg.pid)
+		check(t, g.Resume())
+	}
+	check(t, g.Detach(ctx))
+	tg.finish()
 }
 
 func init() { helpers["user"] = func(args []string) { user(args[0]) } }

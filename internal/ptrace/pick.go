@@ -63,6 +63,9 @@ func (g *Group) pick(ctx context.Context, check func(*Thread) error) (*picked, e
 		if c != nil || err != nil {
 			return c, err
 		}
+		if p.refused > 0 && p.refused == p.assessed {
+			return nil, p.none() // it would be the same again
+		}
 		if time.Since(started) > pickTime || deadlineBefore(ctx, wait) {
 			return nil, p.none()
 		}
@@ -80,6 +83,14 @@ type picker struct {
 	why    string // the last thread could not be used
 	fatal  error  // a refusal that another thread might not give
 	killed bool   // a thread was killed while it was stopped
+
+	assessed, refused int // threads in this round
+}
+
+// refuse takes down that a thread is not let run the code, whatever it does.
+func (p *picker) refuse(err error) {
+	p.fatal = err
+	p.refused++
 }
 
 func (p *picker) none() error {
@@ -123,6 +134,7 @@ func stoppedBySignal(pid, sig int) error {
 
 // round tries each thread once.
 func (p *picker) round(ctx context.Context, takeIdle bool) (*picked, error) {
+	p.assessed, p.refused = 0, 0
 	for _, th := range p.candidates(takeIdle) {
 		if ctx.Err() != nil {
 			return nil, nil
@@ -221,6 +233,7 @@ func (p *picker) assess(th *Thread) *picked {
 	if !p.mayRun(th) {
 		return nil
 	}
+	p.assessed++
 	if th.state != stateStopped {
 		p.why = fmt.Sprintf("%v does not stop", th)
 		return nil
@@ -243,7 +256,7 @@ func (p *picker) assess(th *Thread) *picked {
 		return nil
 	}
 	if err := p.check(th); err != nil {
-		p.fatal = err
+		p.refuse(err)
 		return nil
 	}
 	return &picked{th, fit, r}
@@ -261,7 +274,7 @@ func (p *picker) fitness(th *Thread, r *Regs) (fitness, string) {
 	}
 	if in, err := th.inRseq(pc); err != nil {
 		if errors.Is(err, ErrKernel) {
-			p.fatal = err
+			p.refuse(err)
 		}
 		return unfit, err.Error()
 	} else if in {
@@ -269,7 +282,7 @@ func (p *picker) fitness(th *Thread, r *Regs) (fitness, string) {
 	}
 	switch on, err := unix.PtraceUserDispatch(th.TID); {
 	case on:
-		p.fatal = refuse(p.g.PID, ReasonDispatch, "%v catches its system calls itself (syscall user dispatch)", th)
+		p.refuse(refuse(p.g.PID, ReasonDispatch, "%v catches its system calls itself (syscall user dispatch)", th))
 		return unfit, "uses syscall user dispatch"
 	case err != nil && !errors.Is(err, syscall.EIO) && !errors.Is(err, syscall.EINVAL):
 		return unfit, err.Error() // EIO, EINVAL: a kernel that cannot say, before 6.4

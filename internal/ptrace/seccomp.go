@@ -109,6 +109,8 @@ const (
 	classALU, classJMP, classRET         = 4, 5, 6
 	classMISC                            = 7
 
+	aluDiv = 0x30
+
 	modeIMM, modeABS, modeMEM, modeLEN = 0x00, 0x20, 0x60, 0x80
 )
 
@@ -144,7 +146,10 @@ func evaluate(prog []unix.BPFInsn, data []byte) (action uint32, ok bool) {
 		case classSTX:
 			m.mem[in.K&15] = m.x
 		case classALU:
-			if !m.alu(in.Code&0xf0, operand) {
+			switch op := in.Code & 0xf0; {
+			case op == aluDiv && operand == 0:
+				return 0, true // the program ends with 0, which kills the thread
+			case !m.alu(op, operand):
 				return 0, false
 			}
 		case classJMP:
@@ -193,11 +198,7 @@ func (m *machine) alu(op uint16, v uint32) bool {
 		m.a -= v
 	case 0x20:
 		m.a *= v
-	case 0x30:
-		if v == 0 {
-			m.a = 0
-			return true
-		}
+	case aluDiv:
 		m.a /= v
 	case 0x40:
 		m.a |= v

@@ -32,3 +32,8 @@ func Nap(d time.Duration) {
 
 // Gettid is the calling thread's id.
 func Gettid() int { return unix.Gettid() }
+
+// SetOrdinary gives the calling thread back the ordinary scheduling policy.
+func SetOrdinary() error {
+	return unix.SchedSetAttr(0, &unix.SchedAttr{Size: unix.SizeofSchedAttr, Policy: unix.SCHED_NORMAL}, 0)
+}

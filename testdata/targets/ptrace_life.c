@@ -9,11 +9,13 @@
  *   exit MS         ends after MS milliseconds with status 7
  *   exec MS PROG    another thread than the main one calls execve after MS milliseconds
  *   fork            children that are forked all the time and compute
+ *   uring           threads of the kernel that belong to the process
  *   spin            one thread that never makes a system call
  *   sleep           one thread in epoll_wait for ever
  */
 #define _GNU_SOURCE
 #include <errno.h>
+#include <linux/io_uring.h>
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
@@ -23,6 +25,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/mman.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -183,6 +186,57 @@ static void *forker(void *arg)
 	return arg;
 }
 
+/* An asynchronous read of an empty pipe occupies a worker, and a second ring
+ * has a thread that polls it. */
+static void uring(void)
+{
+	static char c;
+	int p[2];
+	struct io_uring_params rp = { 0 }, poll = { .flags = IORING_SETUP_SQPOLL, .sq_thread_idle = 100000 };
+	int ring = syscall(425, 4, &rp);
+	char *sq, *cq;
+	struct io_uring_sqe *sqe;
+	struct io_uring_cqe *cqe;
+
+	if (ring < 0 || pipe(p))
+		_exit(77);
+	sq = mmap(NULL, rp.sq_off.array + rp.sq_entries * 4, PROT_READ | PROT_WRITE, MAP_SHARED, ring, IORING_OFF_SQ_RING);
+	sqe = mmap(NULL, rp.sq_entries * sizeof *sqe, PROT_READ | PROT_WRITE, MAP_SHARED, ring, IORING_OFF_SQES);
+	if (sq == MAP_FAILED || (void *)sqe == MAP_FAILED)
+		fail("mmap");
+	sqe->opcode = IORING_OP_READ;
+	sqe->flags = IOSQE_ASYNC;
+	sqe->fd = p[0];
+	sqe->addr = (uintptr_t)&c;
+	sqe->len = 1;
+	*(unsigned *)(sq + rp.sq_off.array) = 0;
+	__atomic_store_n((unsigned *)(sq + rp.sq_off.tail), 1, __ATOMIC_RELEASE);
+	if (syscall(426, ring, 1, 0, 0, NULL, 0) != 1)
+		fail("io_uring_enter");
+	if (syscall(425, 4, &poll) < 0)
+		_exit(77);
+	pause_ms(50);
+	ready();
+	while (read(0, &c, 1) > 0)
+		;
+	cq = mmap(NULL, rp.cq_off.cqes + rp.cq_entries * sizeof *cqe, PROT_READ | PROT_WRITE, MAP_SHARED, ring, IORING_OFF_CQ_RING);
+	cqe = (struct io_uring_cqe *)(cq + rp.cq_off.cqes);
+	if (write(p[1], "x", 1) != 1)
+		fail("write");
+	for (int ms = 0; !__atomic_load_n((unsigned *)(cq + rp.cq_off.tail), __ATOMIC_ACQUIRE); ms++) {
+		if (ms == 5000)
+			fail("the read does not end");
+		pause_ms(1);
+	}
+	if (cqe->res != 1) {
+		errno = -cqe->res;
+		fail("the read failed");
+	}
+	printf("ok\n");
+	fflush(stdout);
+	_exit(0);
+}
+
 int main(int argc, char **argv)
 {
 	const char *what = argc > 1 ? argv[1] : "";
@@ -230,6 +284,8 @@ int main(int argc, char **argv)
 	} else if (!strcmp(what, "fork")) {
 		start(forker, NULL);
 		start(forker, NULL);
+	} else if (!strcmp(what, "uring")) {
+		uring();
 	} else if (!strcmp(what, "spin")) {
 		ready();
 		for (volatile uint64_t x = 0;; x++)
