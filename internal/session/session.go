@@ -75,7 +75,7 @@ const (
 )
 
 // ErrNothing: not one site could be probed.
-var ErrNothing = errors.New("nothing can be probed")
+var ErrNothing = errors.New("cannot be probed")
 
 // newSession verifies the programs: nothing that is not verified gets near a
 // target.
@@ -185,9 +185,9 @@ func (s *Session) checkRefusals(left int) error {
 	if left == 0 {
 		r := s.refused[0]
 		if len(s.refused) == 1 {
-			return fmt.Errorf("%s cannot be probed: %s: %s", r.Name, r.Reason, r.Detail)
+			return fmt.Errorf("%s %w: %s: %s", r.Name, ErrNothing, r.Reason, r.Detail)
 		}
-		return fmt.Errorf("%w: %d sites were refused, the first, %s, because: %s: %s", ErrNothing, len(s.refused), r.Name, r.Reason, r.Detail)
+		return fmt.Errorf("%d sites %w; the first, %s: %s: %s", len(s.refused), ErrNothing, r.Name, r.Reason, r.Detail)
 	}
 	for i, r := range s.refused {
 		if i == maxWarnings {
