@@ -45,6 +45,10 @@ func (t *Target) installActions(ctx context.Context, signals []int) error {
 	if err != nil {
 		return err
 	}
+	used, err := t.freshHandlers(signals, current)
+	if err != nil {
+		return err
+	}
 	var b ptrace.Blob
 	var installed []int
 	for i, sig := range signals {
@@ -60,9 +64,13 @@ func (t *Target) installActions(ctx context.Context, signals []int) error {
 		}
 		b.Call(sysSigaction, ptrace.Const(uint64(sig)), ptrace.AddrArg(at), ptrace.Const(0), ptrace.Const(kernelSigsize))
 		installed = append(installed, sig)
+		used |= 1 << sig
 	}
 	if installed == nil {
 		return nil
+	}
+	if err := t.mem.WriteAt(words([]uint64{used}), h.data+dataUsed); err != nil {
+		return err
 	}
 	for _, sig := range installed {
 		e := entry{kind: entryAction, state: statePending, a: uint64(sig), b: uint64(h.handler), c: uint64(h.data)}
@@ -71,6 +79,35 @@ func (t *Target) installActions(ctx context.Context, signals []int) error {
 		}
 	}
 	return t.runCalls(ctx, &b, "rt_sigaction")
+}
+
+// freshHandlers takes another copy of the handlers where one that was installed
+// before would go in a circle: a handler that the target installed meanwhile has
+// ours as its "old action", and may call it for what is not its own business; ours
+// must then not come before that one. It returns the signals of dataUsed.
+func (t *Target) freshHandlers(signals []int, current []action) (uint64, error) {
+	h := &t.handlers
+	for {
+		var block [dataBlock]byte
+		if err := t.mem.ReadAt(block[:], h.data); err != nil {
+			return 0, err
+		}
+		used, circle := binary.LittleEndian.Uint64(block[dataUsed:]), false
+		for i, sig := range signals {
+			before := decodeAction(block[dataOld+actionSize*sig:])
+			circle = circle || used>>sig&1 != 0 && current[i].handler != uint64(h.handler) && current[i].handler != before.handler
+		}
+		if !circle || h.block == dataBlocks-1 {
+			return used, nil
+		}
+		h.block++
+		if err := t.prepareHandlers(); err != nil {
+			return 0, err
+		}
+		if err := t.pointTables(); err != nil {
+			return 0, err
+		}
+	}
 }
 
 // readActions asks the target for its current actions.
@@ -104,7 +141,7 @@ func (t *Target) returnActions(ctx context.Context, j *journal, owned bool) (int
 		if e.kind != entryAction || owned && e.state != statePending {
 			continue
 		}
-		if e.a == 0 || e.a > sigSEGV || !t.isDataPage(abi.Addr(e.c)) {
+		if e.a == 0 || e.a > sigSEGV || !t.isDataBlock(abi.Addr(e.c)) {
 			return n, fmt.Errorf("process %d: the journal names a signal handler at %#x that is none: the target wrote over it", t.PID, e.b)
 		}
 		now, err := t.readActions(ctx, abi.Addr(e.c), []int{int(e.a)})

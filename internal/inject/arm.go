@@ -17,7 +17,8 @@ import (
 
 // handlerState is what is known of the signal handlers.
 type handlerState struct {
-	data              abi.Addr // their data page
+	data              abi.Addr // their data block
+	block             int      // its number in the data page
 	handler, restorer abi.Addr // zero until they are placed
 	tables            [2]abi.Addr
 }
@@ -36,7 +37,7 @@ func (t *Target) prepareHandlers() error {
 	b := &builder{Target: t, space: space}
 	r := t.regions[0]
 	h := &t.handlers
-	h.data = r.data()
+	h.data = r.data() + abi.Addr(h.block*dataBlock)
 	if _, err := b.put(r, keyHandlers, func(at abi.Addr) (code []byte, err error) {
 		code, h.handler, h.restorer, err = handlerCode(at, h.data)
 		return code, err
@@ -130,11 +131,8 @@ func (t *Target) armStopped(ctx context.Context) ([]*plan.Refusal, error) {
 			return refusals, err
 		}
 	}
-	for i, table := range t.handlers.tables {
-		word := []uint64{uint64(table)}
-		if err := t.mem.WriteAt(words(word), t.handlers.data+abi.Addr(dataBoundaries+8*i)); err != nil {
-			return refusals, err
-		}
+	if err := t.pointTables(); err != nil {
+		return refusals, err
 	}
 	if err := t.checkThreadPointers(); err != nil {
 		return refusals, err
@@ -151,6 +149,12 @@ func (t *Target) armStopped(ctx context.Context) ([]*plan.Refusal, error) {
 		}
 	}
 	return refusals, t.openGates(true)
+}
+
+// pointTables tells the handlers where their tables are.
+func (t *Target) pointTables() error {
+	h := &t.handlers
+	return t.mem.WriteAt(words([]uint64{uint64(h.tables[0]), uint64(h.tables[1])}), h.data+dataBoundaries)
 }
 
 // apply journals one patch and writes it.

@@ -33,13 +33,16 @@ const (
 	sigSEGV = 11
 )
 
-// Offsets in the data page of the handlers, which is private, writable and
-// inherited by forked children.
+// Offsets in a data block of the handlers. A copy of the handlers has its own one,
+// in a data page, which is private, writable and inherited by forked children.
 const (
 	dataBoundaries = 0x00  // u64: address of the boundary table, 0 for none
 	dataFaults     = 0x08  // u64: address of the fault table, 0 for none
-	dataOld        = 0x40  // kernel_sigaction[16], indexed by signal: the target's own actions
-	dataNow        = 0x400 // kernel_sigaction[16]: what rt_sigaction is given or says
+	dataUsed       = 0x10  // u64: bit n is set if our action for signal n was ever put before the one in dataOld
+	dataOld        = 0x40  // kernel_sigaction[12], indexed by signal: the target's own actions
+	dataNow        = 0x200 // kernel_sigaction[12]: what rt_sigaction is given or says
+	dataBlock      = 0x400
+	dataBlocks     = 4 // in a page
 )
 
 // struct kernel_sigaction (arch/x86/include/uapi/asm/signal.h): handler, flags,

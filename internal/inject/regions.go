@@ -115,14 +115,14 @@ func isRegion(maps proc.Maps, r *Region) bool {
 	return covered(head, proc.Read|proc.Write) && covered(abi.Range{Start: head.End, End: r.End}, proc.Read|proc.Exec)
 }
 
-// isDataPage reports whether an address is that of a region's data page.
-func (t *Target) isDataPage(at abi.Addr) bool {
+// isDataBlock reports whether an address may be that of a data block of handlers.
+func (t *Target) isDataBlock(at abi.Addr) bool {
 	maps, err := proc.ReadMaps(t.PID)
 	if err != nil {
 		return false
 	}
 	m := maps.Find(at)
-	return at%abi.PageSize == 0 && m != nil && !m.File() && m.Perm == proc.Read|proc.Write
+	return at%dataBlock == 0 && m != nil && !m.File() && m.Perm == proc.Read|proc.Write
 }
 
 func (t *Target) regionOf(at abi.Addr) *Region {
