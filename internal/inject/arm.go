@@ -229,24 +229,22 @@ func (t *Target) neededSignals() []int {
 // checkThreadPointers makes sure that %fs:0 tells threads apart: that it is the
 // thread pointer itself (the x86-64 TLS ABI), and which threads share one.
 func (t *Target) checkThreadPointers() error {
+	threads, err := t.group.Stopped()
+	if err != nil {
+		return err
+	}
 	seen := map[uint64]bool{}
-	for _, th := range t.group.Threads() {
-		r, err := th.Regs()
-		if errors.Is(err, ptrace.ErrGone) || errors.Is(err, ptrace.ErrRunning) {
-			continue
-		}
-		if err != nil {
-			return err
-		}
+	for _, th := range threads {
+		tp := th.Regs.FSBase
 		var word [8]byte
-		if err := t.mem.ReadAt(word[:], abi.Addr(r.FSBase)); err != nil || binary.LittleEndian.Uint64(word[:]) != r.FSBase {
+		if err := t.mem.ReadAt(word[:], abi.Addr(tp)); err != nil || binary.LittleEndian.Uint64(word[:]) != tp {
 			return fmt.Errorf("process %d: thread-pointer: %%fs:0 of thread %d is not the thread pointer %#x, as the ABI has it; it is not a program with a usual C library",
-				t.PID, th.TID, r.FSBase)
+				t.PID, th.TID, tp)
 		}
-		if seen[r.FSBase] && !t.arena.ShareTP(r.FSBase) {
+		if seen[tp] && !t.arena.ShareTP(tp) {
 			return fmt.Errorf("process %d: thread-pointer: more than %d thread pointers are shared by several threads", t.PID, abi.SharedTPs)
 		}
-		seen[r.FSBase] = true
+		seen[tp] = true
 	}
 	return nil
 }
@@ -262,15 +260,12 @@ func (t *Target) moveThreads() error {
 			}
 		}
 	}
-	for _, th := range t.group.Threads() {
-		r, err := th.Regs()
-		if errors.Is(err, ptrace.ErrGone) || errors.Is(err, ptrace.ErrRunning) {
-			continue // it is dead, or waits in a group-stop that Stop would have refused
-		}
-		if err != nil {
-			return err
-		}
-		if to, ok := inside[abi.Addr(r.RIP)]; ok {
+	threads, err := t.group.Stopped()
+	if err != nil {
+		return err
+	}
+	for _, th := range threads {
+		if to, ok := inside[abi.Addr(th.Regs.RIP)]; ok {
 			if err := th.SetPC(to); err != nil {
 				return err
 			}
@@ -390,19 +385,13 @@ func (t *Target) quiesce(ctx context.Context) (bool, error) {
 
 // inDetours reports whether a thread's program counter lies in a region.
 func (t *Target) inDetours() (bool, error) {
-	for _, th := range t.group.Threads() {
-		r, err := th.Regs()
-		if errors.Is(err, ptrace.ErrGone) || errors.Is(err, ptrace.ErrRunning) {
-			continue
-		}
-		if err != nil {
-			return false, err
-		}
-		if slices.ContainsFunc(t.regions, func(g *Region) bool { return g.Contains(abi.Addr(r.RIP)) }) {
-			return true, nil
-		}
+	threads, err := t.group.Stopped()
+	if err != nil {
+		return false, err
 	}
-	return false, nil
+	return slices.ContainsFunc(threads, func(th ptrace.Stopped) bool {
+		return t.regionOf(abi.Addr(th.Regs.RIP)) != nil
+	}), nil
 }
 
 // Disposition is what the target does at a signal.
