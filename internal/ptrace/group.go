@@ -193,6 +193,12 @@ func (g *Group) seizeThread(pid, tid int) (added bool, err error) {
 	}
 	for try := 0; ; try++ {
 		err = unix.PtraceSeize(tid, g.options)
+		if err == nil && pid != g.PID && !g.sharesMemory(tid) {
+			// It shared the memory when it was listed, and has called execve since.
+			delete(g.procs, pid)
+			g.t.strays[tid] = true
+			return false, unix.PtraceInterrupt(tid)
+		}
 		if err == nil {
 			g.adopt(pid, tid)
 			return true, nil
@@ -218,6 +224,16 @@ func (g *Group) seizeThread(pid, tid int) (added bool, err error) {
 		}
 		// It was exiting, or its tracer left, between the two looks.
 	}
+}
+
+// sharesMemory reports whether a thread runs in the group's address space.
+func (g *Group) sharesMemory(tid int) bool {
+	own, err := proc.LiveThread(g.PID)
+	if err != nil {
+		return false
+	}
+	same, err := unix.SameMemory(own, tid)
+	return err == nil && same
 }
 
 func (g *Group) adopt(pid, tid int) *Thread {
