@@ -138,6 +138,7 @@ func (g *Group) awaitImage(ctx context.Context) {
 const seizeRounds = 1000
 
 func (g *Group) seizeEverything(ctx context.Context) error {
+	defer g.t.rescue(g.PID)()
 	for range seizeRounds {
 		if err := ctx.Err(); err != nil {
 			return fmt.Errorf("process %d: attaching to its threads: %w", g.PID, err)
@@ -197,7 +198,8 @@ func (g *Group) seizeThread(pid, tid int) (added bool, err error) {
 			// It shared the memory when it was listed, and has called execve since.
 			delete(g.procs, pid)
 			g.t.strays[tid] = true
-			return false, unix.PtraceInterrupt(tid)
+			_ = unix.PtraceInterrupt(tid) // ESRCH: it has ended meanwhile
+			return false, nil
 		}
 		if err == nil {
 			g.adopt(pid, tid)
