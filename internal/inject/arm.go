@@ -64,12 +64,8 @@ func (b *builder) placeTables(r *Region) (err error) {
 func (t *Target) boundaries() []pair {
 	var out []pair
 	for _, d := range t.detours {
-		for i, p := range d.pairs {
-			to := p.Moved
-			if i == 0 {
-				to = d.At // a hit, as if the jump were there
-			}
-			out = append(out, pair{p.Orig, to})
+		for _, p := range d.pairs {
+			out = append(out, pair{p.Orig, p.Entry}) // a hit where a site is, as if the jump were there
 		}
 	}
 	return out
@@ -250,13 +246,13 @@ func (t *Target) checkThreadPointers() error {
 }
 
 // moveThreads moves threads that stand inside a window to the same instruction
-// in its detour.
+// in its detour, and to the programs before it.
 func (t *Target) moveThreads() error {
 	inside := map[abi.Addr]abi.Addr{}
 	for _, d := range t.detours {
 		for _, p := range d.pairs {
 			if p.Orig != d.Window.Start {
-				inside[p.Orig] = p.Moved
+				inside[p.Orig] = p.Entry
 			}
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"trapless/internal/abi"
+	"trapless/internal/plan"
 )
 
 // The journal says what was done to a target, so that any later tracer can undo
@@ -34,9 +35,8 @@ const (
 	stateUndone
 )
 
-// maxWindow is the room for a patch in bytes. A window ends with the instruction
-// that holds its fifth byte, so it has at most 4+15.
-const maxWindow = 24
+// maxWindow is the room for a patch in bytes.
+const maxWindow = plan.MaxLen
 
 type entry struct {
 	kind     entryKind

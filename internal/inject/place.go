@@ -54,10 +54,10 @@ type generated struct {
 	pairs []plan.PCPair
 }
 
-// Request asks for one detour: programs to be run at a window's site.
+// Request asks for one detour: programs to be run at each of a window's sites.
 type Request struct {
 	Window   *plan.Window
-	Programs []*bpf.Verified
+	Programs [][]*bpf.Verified // one list for each of Window.Sites
 }
 
 // Place writes the detours of windows into the target and returns them in the
@@ -176,19 +176,23 @@ func (b *builder) generate(ctx context.Context, req Request, at abi.Addr) (gener
 
 // emit puts programs, relocated instructions and cold code together.
 func (b *builder) emit(req Request, at, gate abi.Addr, rt *jit.Runtime) (generated, error) {
-	w, env := req.Window, b.env
+	env := b.env
 	env.Gate, env.Runtime = gate, rt
-	site := jit.Site{Addr: w.Site, LiveRegs: w.LiveRegs, FlagsLive: w.FlagsLive, RedZoneLive: w.RedZoneLive}
 	a := x86.New(at)
-	d, err := jit.Emit(a, req.Programs, site, &env)
+	var sites []*jit.Detour
+	pairs, err := req.Window.Emit(a, func(i int) error {
+		s := req.Window.Sites[i]
+		d, err := jit.Emit(a, req.Programs[i], jit.Site{
+			Addr: s.Addr, LiveRegs: s.LiveRegs, FlagsLive: s.FlagsLive, RedZoneLive: s.RedZoneLive}, &env)
+		sites = append(sites, d)
+		return err
+	})
 	if err != nil {
 		return generated{}, err
 	}
-	pairs, err := w.EmitRelocated(a)
-	if err != nil {
-		return generated{}, err
+	for _, d := range sites {
+		d.EmitCold(a)
 	}
-	d.EmitCold(a)
 	code, err := a.Bytes()
 	return generated{code, pairs}, err
 }

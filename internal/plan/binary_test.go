@@ -212,7 +212,7 @@ func (j *judge) all(end abi.Addr) {
 		}
 		windows, refusals := Analyze(f, sites, &easy)
 		j.sites += len(sites)
-		j.planned += len(windows)
+		j.planned += siteCount(windows)
 		for _, refusal := range refusals {
 			j.reasons[refusal.Reason]++
 		}
@@ -223,8 +223,8 @@ func (j *judge) all(end abi.Addr) {
 }
 
 func (j *judge) check(f *Func, sites []abi.Addr, windows []*Window, refusals []*Refusal) {
-	if len(windows)+len(refusals) != len(sites) {
-		j.Errorf("%s: %d sites, %d windows, %d refusals", f.Name, len(sites), len(windows), len(refusals))
+	if n := siteCount(windows); n+len(refusals) != len(sites) {
+		j.Errorf("%s: %d sites, %d of them in %d windows, %d refusals", f.Name, len(sites), n, len(windows), len(refusals))
 	}
 	var last abi.Addr
 	for _, w := range windows {
@@ -232,6 +232,14 @@ func (j *judge) check(f *Func, sites []abi.Addr, windows []*Window, refusals []*
 			j.Errorf("%s: window %v to %v is out of place", f.Name, w.Start, w.End())
 		}
 		last = w.End()
+		for _, s := range w.Sites {
+			if !slices.Contains(sites, s.Addr) {
+				j.Errorf("%s: nobody asked for the site %v", f.Name, s.Addr)
+			}
+			if s.Addr == w.End() {
+				last++
+			}
+		}
 		j.window(w)
 	}
 	for _, r := range refusals {

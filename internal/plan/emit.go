@@ -11,10 +11,14 @@ import (
 )
 
 // PCPair says where an instruction of a window runs now.
-type PCPair struct{ Orig, Moved abi.Addr }
+type PCPair struct {
+	Orig  abi.Addr
+	Moved abi.Addr // the instruction itself
+	Entry abi.Addr // where a thread goes on that arrives at Orig: at the site's programs if Orig is one, else Moved
+}
 
-// RelocatedSize is the number of bytes that EmitRelocated will emit; it does
-// not depend on the address.
+// RelocatedSize is the number of bytes that Emit will emit besides programs; it
+// does not depend on the address.
 func (w *Window) RelocatedSize() int {
 	if w.Call {
 		return jmpLen
@@ -27,51 +31,110 @@ func (w *Window) RelocatedSize() int {
 	return n
 }
 
-// EmitRelocated emits the window's instructions for where the assembler
-// stands, and the jump back behind the window. It returns the new place of
-// each instruction. It fails if something that they refer to is out of reach.
-//
-// A branch from the window into its own inside goes to the moved instruction;
-// one to its start goes there, because that is a hit.
+// EmitRelocated is Emit without programs.
 func (w *Window) EmitRelocated(a *asm.Asm) ([]PCPair, error) {
-	if w.Call {
-		target, _ := w.Insts[0].Target(w.Start)
-		a.JmpAddr(target)
-		return nil, nil
-	}
-	base := a.PC()
-	var pairs []PCPair
-	for _, in := range w.Insts {
-		if isBreakpointPad(in) {
-			continue
-		}
-		from, to := w.Start+abi.Addr(in.Off), base+abi.Addr(in.Moved)
-		code, err := reloc.MoveBranch(in.Inst, w.Old[in.Off:], from, to, w.movedTarget(in, base))
-		if err != nil {
-			return nil, fmt.Errorf("instruction at %v: %w", from, err)
-		}
-		pairs = append(pairs, PCPair{from, to})
-		a.Raw(code...)
-	}
-	if w.fallsOut() {
-		a.JmpAddr(w.End())
-	}
-	return pairs, nil
+	return w.Emit(a, func(int) error { return nil })
 }
 
-// movedTarget is where a direct branch goes once the window was moved to base.
-func (w *Window) movedTarget(in Inst, base abi.Addr) abi.Addr {
-	target, ok := in.Target(w.Start + abi.Addr(in.Off))
-	if !ok || target == w.Start {
-		return target
+// Emit emits the window's instructions for where the assembler stands, and the
+// jump back behind the window. Where the programs of site number i are to run,
+// it calls program(i), which emits them. It returns the new place of each
+// instruction. It fails if something that they refer to is out of reach.
+//
+// A branch from the window into its own inside goes to the moved instruction,
+// and to the programs before it; one to its start goes there, because that is a
+// hit.
+func (w *Window) Emit(a *asm.Asm, program func(i int) error) ([]PCPair, error) {
+	m := &mover{Asm: a, w: w, program: program, entries: make([]abi.Addr, len(w.Insts))}
+	for range w.Insts {
+		m.marks = append(m.marks, a.NewLabel())
 	}
-	for _, other := range w.Insts {
-		if target == w.Start+abi.Addr(other.Off) && !isBreakpointPad(other) {
-			return base + abi.Addr(other.Moved)
+	for k := range w.Insts {
+		if err := m.inst(k); err != nil {
+			return nil, err
 		}
 	}
-	return target
+	if err := m.programs(len(w.Insts)); err != nil {
+		return nil, err
+	}
+	if w.fallsOut() && !w.Call {
+		a.JmpAddr(w.End())
+	}
+	return m.pairs, nil
 }
+
+// mover emits one window.
+type mover struct {
+	*asm.Asm
+	w       *Window
+	program func(i int) error
+	site    int // the next one
+	marks   []asm.Label
+	entries []abi.Addr // of each instruction emitted so far
+	pairs   []PCPair
+}
+
+// programs lets the programs be emitted that run before instruction number k.
+func (m *mover) programs(k int) error {
+	for ; m.site < len(m.w.Sites) && m.w.Sites[m.site].Inst == k; m.site++ {
+		if err := m.program(m.site); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// inst emits instruction number k.
+func (m *mover) inst(k int) error {
+	in := m.w.Insts[k]
+	m.entries[k] = m.PC()
+	m.Bind(m.marks[k])
+	if isBreakpointPad(in) {
+		return nil
+	}
+	if err := m.programs(k); err != nil {
+		return err
+	}
+	from, to := m.w.Start+abi.Addr(in.Off), m.PC()
+	target, _ := in.Target(from)
+	if m.w.Call {
+		m.JmpAddr(target)
+		return nil
+	}
+	inside := m.w.instAt(target)
+	if inside > 0 && inside <= k {
+		target = m.entries[inside]
+	}
+	ahead := inside > k && !isBreakpointPad(m.w.Insts[inside])
+	if ahead {
+		target = to // in reach, for now
+	}
+	code, err := reloc.MoveBranch(in.Inst, m.w.Old[in.Off:], from, to, target)
+	if err != nil {
+		return fmt.Errorf("instruction at %v: %w", from, err)
+	}
+	if ahead {
+		m.branchAhead(in, code, m.marks[inside])
+	} else {
+		m.Raw(code...)
+	}
+	m.pairs = append(m.pairs, PCPair{from, to, m.entries[k]})
+	return nil
+}
+
+// branchAhead emits moved code that ends with a branch, but to a label.
+func (m *mover) branchAhead(in Inst, code []byte, to asm.Label) {
+	if in.Branch == insn.BranchJcc {
+		m.Raw(code[:len(code)-jccLen]...)
+		m.Jcc(asm.Cond(in.Opcode&0x0f), to)
+		return
+	}
+	m.Raw(code[:len(code)-jmpLen]...)
+	m.Jmp(to)
+}
+
+// jccLen is the length of jcc rel32.
+const jccLen = 6
 
 // layOut gives each instruction its offset in the relocated code.
 // Precondition: each can be moved, but for breakpoints in padding.

@@ -31,16 +31,24 @@ func FuzzAnalyze(f *testing.F) {
 		}
 		windows, refusals := Analyze(fn, sites, &Facts{TrapsHandled: facts&8 != 0, SlowEntries: facts&16 != 0,
 			FaultsDefault: facts&32 != 0, FaultsMapped: facts&64 != 0})
-		if len(windows)+len(refusals) != len(sites) {
-			t.Fatalf("%d sites, %d windows, %d refusals", len(sites), len(windows), len(refusals))
+		if n := siteCount(windows); n+len(refusals) != len(sites) {
+			t.Fatalf("%d sites, %d of them in %d windows, %d refusals", len(sites), n, len(windows), len(refusals))
 		}
 		for i, w := range windows {
-			if i > 0 && w.Start < windows[i-1].End() || w.Len < jmpLen || w.End() > fn.Start+abi.Addr(len(code)) {
+			if i > 0 && w.Start < windows[i-1].End() || w.Len < jmpLen || w.Len > MaxLen || w.End() > fn.Start+abi.Addr(len(code)) {
 				t.Fatalf("window %v to %v", w.Start, w.End())
 			}
 			checkWindow(t, w)
 		}
 	})
+}
+
+func siteCount(windows []*Window) int {
+	n := 0
+	for _, w := range windows {
+		n += len(w.Sites)
+	}
+	return n
 }
 
 // checkWindow checks what holds for every window.
@@ -56,6 +64,14 @@ func checkWindow(t *testing.T, w *Window) {
 			t.Fatal(err)
 		}
 	}
+	for i, s := range w.Sites {
+		if i > 0 && s.Inst <= w.Sites[i-1].Inst || s.Inst > len(w.Insts) {
+			t.Fatalf("sites %+v", w.Sites)
+		}
+		if s.Inst < len(w.Insts) && s.Addr != w.Start+abi.Addr(w.Insts[s.Inst].Off) || s.Inst == len(w.Insts) && s.Addr != w.End() {
+			t.Fatalf("site %v is not instruction %d of the window at %v", s.Addr, s.Inst, w.Start)
+		}
+	}
 	if end != w.Len || len(w.Old) != w.Len {
 		t.Fatalf("%d bytes of instructions in a window of %d", end, w.Len)
 	}
@@ -65,9 +81,18 @@ func checkWindow(t *testing.T, w *Window) {
 		return
 	}
 	a := asm.New(at)
-	if _, err := w.EmitRelocated(a); err != nil {
-		t.Fatalf("picked %v: %v", at, err)
+	next := 0
+	pairs, err := w.Emit(a, func(i int) error {
+		if i != next {
+			t.Fatalf("programs of site %d where those of %d belong", i, next)
+		}
+		next++
+		return nil
+	})
+	if err != nil || next != len(w.Sites) {
+		t.Fatalf("picked %v: %v; %d of %d sites emitted", at, err, next, len(w.Sites))
 	}
+	checkPairs(t, w, pairs)
 	if code, err := a.Bytes(); err != nil || len(code) != w.RelocatedSize() {
 		t.Fatalf("%d bytes, %v; want %d", len(code), err, w.RelocatedSize())
 	}
@@ -78,6 +103,18 @@ func checkWindow(t *testing.T, w *Window) {
 	for _, off := range w.Boundaries() {
 		if !slices.Contains(Traps[:], p.New[off]) {
 			t.Fatalf("offset %d of %x", off, p.New)
+		}
+	}
+}
+
+// checkPairs: without programs between them, each instruction is where the
+// window's layout says.
+func checkPairs(t *testing.T, w *Window, pairs []PCPair) {
+	t.Helper()
+	for _, p := range pairs {
+		i := w.instAt(p.Orig)
+		if i < 0 || p.Moved != p.Entry || p.Moved-pairs[0].Moved != abi.Addr(w.Insts[i].Moved) {
+			t.Fatalf("pair %v of the window at %v", p, w.Start)
 		}
 	}
 }

@@ -139,7 +139,7 @@ func TestPCPairs(t *testing.T) {
 	w := windowAt(t, "7401 90 4889e5 c3 9090", 0)
 	const at abi.Addr = base + 0x10000000
 	pairs, err := w.EmitRelocated(asm.New(at))
-	want := []PCPair{{base, at}, {base + 2, at + 6}, {base + 3, at + 7}}
+	want := []PCPair{{base, at, at}, {base + 2, at + 6, at + 6}, {base + 3, at + 7, at + 7}}
 	if err != nil || !slices.Equal(pairs, want) {
 		t.Errorf("%v, %v; want %v", pairs, err, want)
 	}

@@ -23,6 +23,10 @@
 // A site whose instruction is at least five bytes long needs nothing of this:
 // it has no inside (tactic single).
 //
+// A window need not start at its site. Where none can, it starts before it in
+// the same block (tactic earlier), and several sites may lie in one window: the
+// programs of each run just before its own instruction (Emit).
+//
 // What stays true of the target: calls stay calls and returns stay returns, so
 // return addresses, exceptions, tracebacks and shadow stacks see the original
 // code. An endbr64 at a site is displaced, because Linux does not enable
@@ -92,35 +96,42 @@ type Tactic string
 const (
 	Single   Tactic = "single" // one instruction of at least five bytes, or a direct call
 	Multiple Tactic = "window" // several instructions, or one and the padding behind it
+	// Earlier: the window starts at an earlier instruction of the same block,
+	// and the programs run just before the site's own.
+	Earlier Tactic = "earlier"
 )
 
-// Window is the plan for one site: the bytes that a patch overwrites, and all
-// that is needed to run them elsewhere.
+// MaxLen is the greatest length of a window in bytes.
+const MaxLen = 24
+
+// Window is the plan for one or more sites: the bytes that a patch overwrites,
+// and all that is needed to run them elsewhere.
 type Window struct {
 	Func   *Func
-	Site   abi.Addr // where the probe was asked for
 	Start  abi.Addr // first byte of the window
-	Len    int      // bytes, at least five
-	Tactic Tactic
-	Insts  []Inst // the whole window, without gaps
-	Old    []byte // what the target's bytes must be
+	Len    int      // bytes, at least five and at most MaxLen
+	Tactic Tactic   // of the first site
+	Insts  []Inst   // the whole window, without gaps
+	Old    []byte   // what the target's bytes must be
 
 	// Call: the site is a direct call. The patch changes its target only, so
 	// at the detour the return address has been pushed already: the stack
 	// pointer at the site was 8 higher. The relocated code is a jump to the
 	// callee.
 	Call bool
-	// AtEntry: the site is the entry of a function that follows the ABI.
-	AtEntry bool
-	// RedZoneLive: the 128 bytes below the stack pointer may be in use. At an
-	// entry they are not, unless the function also loops to its start.
-	RedZoneLive bool
 
-	// LiveRegs may be read before they are overwritten, from the site on.
-	LiveRegs asm.RegSet
-	// LiveFlags are the status flags of which that is true.
-	LiveFlags insn.Flags
-	FlagsLive bool // LiveFlags is not empty
+	// Sites are the places in the window where programs run, ascending, at
+	// least one.
+	Sites []Site
+
+	// What follows is that of the first site, for windows that have one alone.
+
+	Site        abi.Addr
+	AtEntry     bool
+	RedZoneLive bool
+	LiveRegs    asm.RegSet
+	LiveFlags   insn.Flags
+	FlagsLive   bool
 
 	// Slow are boundaries inside the window to which known jumps lead. Each
 	// such jump costs a trap.
@@ -130,11 +141,31 @@ type Window struct {
 	reach abi.Range
 }
 
+// Site is a place in a window where programs run.
+type Site struct {
+	Addr abi.Addr // where the probe was asked for
+	// Inst is the index of the instruction before which the programs run:
+	// len(Window.Insts) for a site that is the window's end, an instruction
+	// that cannot move itself (a call, a system call) and that nothing but the
+	// instruction before it leads to.
+	Inst int
+	// AtEntry: the site is the entry of a function that follows the ABI.
+	AtEntry bool
+	// RedZoneLive: the 128 bytes below the stack pointer may be in use. At an
+	// entry they are not, unless the function also loops to its start.
+	RedZoneLive bool
+	// LiveRegs may be read before they are overwritten, from the site on.
+	LiveRegs asm.RegSet
+	// LiveFlags are the status flags of which that is true.
+	LiveFlags insn.Flags
+	FlagsLive bool // LiveFlags is not empty
+}
+
 // Inst is one instruction of a window.
 type Inst struct {
 	insn.Inst
 	Off   int // from the window's start
-	Moved int // offset in the relocated code; the size there is reloc's
+	Moved int // offset in the relocated code without programs; the size there is reloc's
 	Pad   bool
 }
 

@@ -5,11 +5,11 @@ import (
 )
 
 // checkUse applies the rules for windows that have an inside.
-func (p *planner) checkUse(w *Window) *Refusal {
+func (p *Planner) checkUse(w *Window) *Refusal {
 	if p.blocked == "" {
 		return nil
 	}
-	if w.Tactic != Single {
+	if len(w.Insts) > 1 {
 		return refuse(w.Site, BlockedSignals, "%s: %s; a window of several instructions needs signals", p.f.Name, p.blocked)
 	}
 	if in := w.Insts[0]; in.Effects().CanFault() {
@@ -19,7 +19,7 @@ func (p *planner) checkUse(w *Window) *Refusal {
 }
 
 // checkRange refuses what facts forbid.
-func (p *planner) checkRange(w *Window) *Refusal {
+func (p *Planner) checkRange(w *Window) *Refusal {
 	for _, n := range p.facts.NoTouch {
 		if n.Range.Overlaps(w.Range()) {
 			return refuse(w.Site, n.Reason, "its window %v to %v overlaps %s", w.Start, w.End(), n.Name)
@@ -39,7 +39,7 @@ func (p *planner) checkRange(w *Window) *Refusal {
 //     allow slow entries, but not if it closes a loop (its source lies behind
 //     it), which could trap without end.
 //   - Unknown jumps are accepted with trap handlers.
-func (p *planner) checkEntries(w *Window) *Refusal {
+func (p *Planner) checkEntries(w *Window) *Refusal {
 	lo := int(w.Start - p.f.Start)
 	hi := lo + w.Len
 	for _, e := range p.entriesIn(lo, hi) {
@@ -77,9 +77,9 @@ func (w *Window) addSlow(at abi.Addr) {
 }
 
 // checkUnknown looks at jumps of which it is not known where they go.
-func (p *planner) checkUnknown(w *Window) *Refusal {
+func (p *Planner) checkUnknown(w *Window) *Refusal {
 	switch {
-	case w.Tactic == Single || p.facts.TrapsHandled:
+	case len(w.Insts) == 1 || p.facts.TrapsHandled:
 		return nil
 	case p.unknown != "":
 		return refuse(w.Site, IndirectJump, "%s may lead into the window of %d bytes", p.unknown, w.Len)

@@ -135,24 +135,14 @@ func (v *victim) jump(at abi.Addr) (sig uint64, pc abi.Addr) {
 	return binary.LittleEndian.Uint64(b), abi.Addr(binary.LittleEndian.Uint64(b[8:]))
 }
 
-// hostile emits the worst detour that a window's promises allow: it ruins every
-// register and flag that is said to be dead, and the red zone.
+// hostile emits the worst detour that a window's promises allow: at each site it
+// ruins every register and flag that is said to be dead, and the red zone.
 func hostile(w *Window, at abi.Addr, seed uint32) ([]byte, []PCPair, error) {
 	a := asm.New(at)
-	if !w.RedZoneLive {
-		for _, off := range []int32{-8, -16, -64, -128} {
-			a.StoreI(8, asm.At(asm.RSP, off), int32(seed))
-		}
-	}
-	for r := asm.RAX; r <= asm.R15; r++ {
-		if !w.LiveRegs.Has(r) {
-			a.MovRI(r, uint64(0x7bad0000)+uint64(seed&0xffff))
-		}
-	}
-	if !w.FlagsLive {
-		a.OpRI(asm.Cmp, 8, asm.RSP, int32(seed%3)-1)
-	}
-	pairs, err := w.EmitRelocated(a)
+	pairs, err := w.Emit(a, func(i int) error {
+		ruin(a, &w.Sites[i], seed)
+		return nil
+	})
 	if err != nil {
 		return nil, nil, err
 	}
@@ -160,13 +150,30 @@ func hostile(w *Window, at abi.Addr, seed uint32) ([]byte, []PCPair, error) {
 	return code, pairs, err
 }
 
+func ruin(a *asm.Asm, s *Site, seed uint32) {
+	if !s.RedZoneLive {
+		for _, off := range []int32{-8, -16, -64, -128} {
+			a.StoreI(8, asm.At(asm.RSP, off), int32(seed))
+		}
+	}
+	for r := asm.RAX; r <= asm.R15; r++ {
+		if !s.LiveRegs.Has(r) {
+			a.MovRI(r, uint64(0x7bad0000)+uint64(seed&0xffff))
+		}
+	}
+	if !s.FlagsLive {
+		a.OpRI(asm.Cmp, 8, asm.RSP, int32(seed%3)-1)
+	}
+}
+
 // patched is what was done to a victim.
 type patched struct {
 	patches []Patch
 	windows []*Window
 	pairs   []PCPair
+	sites   int
 	dead    int // registers ruined
-	noFlags int // windows with dead flags
+	noFlags int // sites with dead flags
 }
 
 // patch plans the sites that choose takes of each function, and patches them.
@@ -215,9 +222,12 @@ func (p *patched) add(t *testing.T, w *Window, space *Space, code map[abi.Addr][
 	p.pairs = append(p.pairs, pairs...)
 	p.patches = append(p.patches, patch)
 	p.windows = append(p.windows, w)
-	p.dead += 16 - w.LiveRegs.Len()
-	if !w.FlagsLive {
-		p.noFlags++
+	for _, s := range w.Sites {
+		p.sites++
+		p.dead += 16 - s.LiveRegs.Len()
+		if !s.FlagsLive {
+			p.noFlags++
+		}
 	}
 }
 
@@ -236,7 +246,11 @@ func (v *victim) mapRegion(region abi.Range, code map[abi.Addr][]byte) {
 
 func (v *victim) sendPairs(pairs []PCPair) {
 	const table abi.Addr = 0x100000000000
-	sorted := slices.SortedFunc(slices.Values(pairs), func(x, y PCPair) int { return int(int64(x.Orig - y.Orig)) })
+	var sorted [][2]abi.Addr
+	for _, p := range pairs {
+		sorted = append(sorted, [2]abi.Addr{p.Orig, p.Entry})
+	}
+	slices.SortFunc(sorted, func(x, y [2]abi.Addr) int { return int(int64(x[0] - y[0])) })
 	var b bytes.Buffer
 	binary.Write(&b, binary.LittleEndian, sorted)
 	v.send('M', table, b.Len(), b.Bytes())
@@ -290,9 +304,9 @@ func TestPatchedProgramWorks(t *testing.T) {
 			if got := v.work(all); got != want {
 				t.Errorf("patched:\n%s\nnot patched:\n%s", got, want)
 			}
-			n := len(p.windows)
-			t.Logf("%d windows, %.1f dead registers each, %d%% with dead flags; %d traps",
-				n, float64(p.dead)/float64(n), 100*p.noFlags/n, v.count())
+			n := p.sites
+			t.Logf("%d windows for %d sites, %.1f dead registers each, %d%% with dead flags; %d traps",
+				len(p.windows), n, float64(p.dead)/float64(n), 100*p.noFlags/n, v.count())
 		})
 	}
 }

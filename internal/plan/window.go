@@ -14,35 +14,27 @@ const functionAlign = 16
 
 // Analyze plans all sites of a function together, in the order of their
 // addresses; a site that is given twice is planned once. Windows never
-// overlap. Each site appears either in a window or in a refusal.
+// overlap: sites that are near each other share one. Each site appears either
+// in a window or in a refusal.
 func Analyze(f *Func, sites []abi.Addr, facts *Facts) ([]*Window, []*Refusal) {
-	sites = slices.Clone(sites)
-	slices.Sort(sites)
-	sites = slices.Compact(sites)
-	var refusals []*Refusal
+	return Prepare(f, facts).Together(sites)
+}
+
+// Planner plans sites of one function, which it has read once.
+type Planner struct {
+	*body
+	facts   *Facts
+	text    []byte   // the code and the padding behind it
+	blocked string   // why signals are blocked here, "" if they are not
+	useless *Refusal // of a function that makes no sense
+}
+
+// Prepare reads a function.
+func Prepare(f *Func, facts *Facts) *Planner {
 	if r := checkFunc(f); r != nil {
-		for _, site := range sites {
-			refusals = append(refusals, refuse(site, NoCode, "%s", r.Detail))
-		}
-		return nil, refusals
+		return &Planner{body: &body{f: f}, useless: r}
 	}
-	p := &planner{body: read(f), facts: facts, text: slices.Concat(f.Code, f.Pad), blocked: blockedSignals(f)}
-	var windows []*Window
-	var busy abi.Range // the last window made
-	for _, site := range sites {
-		if busy.Contains(site) {
-			refusals = append(refusals, refuse(site, WindowOverlap, "it lies in the window of the site at %v", busy.Start))
-			continue
-		}
-		w, r := p.window(site)
-		if r != nil {
-			refusals = append(refusals, r)
-			continue
-		}
-		busy = w.Range()
-		windows = append(windows, w)
-	}
-	return windows, refusals
+	return &Planner{body: read(f), facts: facts, text: slices.Concat(f.Code, f.Pad), blocked: blockedSignals(f)}
 }
 
 func checkFunc(f *Func) *Refusal {
@@ -56,45 +48,9 @@ func checkFunc(f *Func) *Refusal {
 	return nil
 }
 
-// planner plans the windows of one function.
-type planner struct {
-	*body
-	facts   *Facts
-	text    []byte // the code and the padding behind it
-	blocked string // why signals are blocked here, "" if they are not
-}
-
-// window plans one site.
-func (p *planner) window(site abi.Addr) (*Window, *Refusal) {
-	first, r := p.locate(site)
-	if r != nil {
-		return nil, r
-	}
-	w := &Window{Func: p.f, Site: site, Start: site, AtEntry: p.f.Entry && site == p.f.Start}
-	if reloc.IsPlainCall(p.insts[first]) {
-		r = p.takeCall(w, first)
-	} else if r = p.take(w, first); r == nil {
-		r = p.checkEntries(w)
-	}
-	if r == nil {
-		r = p.checkRange(w)
-	}
-	if r != nil {
-		return nil, r
-	}
-	off := int(w.Start - p.f.Start)
-	w.Old = slices.Clone(p.text[off : off+w.Len])
-	w.setNeed()
-	w.setReach()
-	w.RedZoneLive = !w.Call && (!w.AtEntry || p.loopsToStart())
-	w.LiveRegs, w.LiveFlags = p.liveAt(first)
-	w.FlagsLive = w.LiveFlags != 0
-	return w, nil
-}
-
 // loopsToStart reports whether the function may jump to its own start, where
 // the red zone of the running call may then be in use.
-func (p *planner) loopsToStart() bool {
+func (p *Planner) loopsToStart() bool {
 	for _, e := range p.entriesIn(-1, 1) {
 		if e.how == byBranch {
 			return true
@@ -104,7 +60,10 @@ func (p *planner) loopsToStart() bool {
 }
 
 // locate finds the instruction at the site.
-func (p *planner) locate(site abi.Addr) (int, *Refusal) {
+func (p *Planner) locate(site abi.Addr) (int, *Refusal) {
+	if p.useless != nil {
+		return 0, refuse(site, NoCode, "%s", p.useless.Detail)
+	}
 	if site < p.f.Start || site >= p.f.End() {
 		return 0, refuse(site, OutsideFunction, "%s lies at %v to %v", p.f.Name, p.f.Start, p.f.End())
 	}
@@ -121,20 +80,11 @@ func (p *planner) locate(site abi.Addr) (int, *Refusal) {
 	return i, nil
 }
 
-// takeCall makes the window of a direct call, whose target alone changes.
-func (p *planner) takeCall(w *Window, i int) *Refusal {
-	if p.isTwofold(i) {
-		return p.refuseTwofold(w, i)
-	}
-	w.Insts = []Inst{{Inst: p.insts[i]}}
-	w.Len, w.Tactic, w.Call = int(p.insts[i].Len), Single, true
-	return nil
-}
-
-// take collects whole instructions until a jump fits.
-func (p *planner) take(w *Window, i int) *Refusal {
-	for ; w.Len < jmpLen; i++ {
-		if i > 0 && w.Len > 0 && !p.insts[i-1].Branch.Falls() {
+// take collects whole instructions from the one with index i on: at least up to
+// the one with index last, and until a jump fits.
+func (p *Planner) take(w *Window, i, last int) *Refusal {
+	for ; w.Len < jmpLen || i <= last; i++ {
+		if w.Len > 0 && !p.insts[i-1].Branch.Falls() {
 			return p.takePad(w, i)
 		}
 		if i == len(p.insts) {
@@ -146,17 +96,13 @@ func (p *planner) take(w *Window, i int) *Refusal {
 		w.Insts = append(w.Insts, Inst{Inst: p.insts[i], Off: w.Len})
 		w.Len += int(p.insts[i].Len)
 	}
-	w.Tactic = Multiple
-	if len(w.Insts) == 1 {
-		w.Tactic = Single
-	}
 	w.layOut()
 	return p.checkUse(w)
 }
 
 // takePad extends a window behind code that does not fall through, over no-ops
 // and breakpoints that nothing is known to reach.
-func (p *planner) takePad(w *Window, i int) *Refusal {
+func (p *Planner) takePad(w *Window, i int) *Refusal {
 	start := int(w.Start - p.f.Start)
 	for w.Len < jmpLen {
 		off := start + w.Len
@@ -173,7 +119,6 @@ func (p *planner) takePad(w *Window, i int) *Refusal {
 				w.Insts[len(w.Insts)-1].Off, p.addr(off), entries[0].how, jmpLen)
 		}
 	}
-	w.Tactic = Multiple
 	w.layOut()
 	return p.checkUse(w)
 }
@@ -181,7 +126,7 @@ func (p *planner) takePad(w *Window, i int) *Refusal {
 // mayBeEntry reports a no-op behind the function where one without a symbol
 // could begin: functions may begin with no-ops (-fpatchable-function-entry), and
 // are aligned.
-func (p *planner) mayBeEntry(off int, in insn.Inst) bool {
+func (p *Planner) mayBeEntry(off int, in insn.Inst) bool {
 	return off >= len(p.f.Code) && p.addr(off)%functionAlign == 0 && in.Opcode != breakpoint
 }
 
@@ -199,7 +144,7 @@ func isPadding(in insn.Inst) bool {
 }
 
 // checkInst refuses an instruction that cannot be part of a window.
-func (p *planner) checkInst(w *Window, i int) *Refusal {
+func (p *Planner) checkInst(w *Window, i int) *Refusal {
 	in := p.insts[i]
 	at := p.addr(p.at[i])
 	if p.isTwofold(i) {
@@ -239,7 +184,7 @@ func detailOf(err error) string {
 }
 
 // refuseEnd says that the code ends before a jump fits.
-func (p *planner) refuseEnd(w *Window) *Refusal {
+func (p *Planner) refuseEnd(w *Window) *Refusal {
 	if p.err != nil {
 		return refuse(w.Site, Undecodable, "%s cannot be read beyond %v: %v", p.f.Name, p.addr(p.stop), p.err)
 	}
@@ -247,6 +192,6 @@ func (p *planner) refuseEnd(w *Window) *Refusal {
 		w.Len, p.f.Name, p.f.End(), jmpLen)
 }
 
-func (p *planner) refuseTwofold(w *Window, i int) *Refusal {
+func (p *Planner) refuseTwofold(w *Window, i int) *Refusal {
 	return refuse(w.Site, AmbiguousCode, "the instruction at %v is also entered in its middle", p.addr(p.at[i]))
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"trapless/internal/abi"
 	"trapless/internal/image"
@@ -116,10 +117,19 @@ func (mod *module) site(fn image.Func, off uint64) *site {
 	return &site{addr: mod.bias.Addr(fn.Start + image.VAddr(off)), name: name, module: mod, fn: fn}
 }
 
-// planned is a site with its window.
+// planned is a window with its sites.
 type planned struct {
-	*site
+	sites  []*site // as in the window
 	window *plan.Window
+}
+
+// name names the sites.
+func (p *planned) name() string {
+	var names []string
+	for _, s := range p.sites {
+		names = append(names, s.name)
+	}
+	return strings.Join(names, ", ")
 }
 
 // Refused is a site that is not probed, and why.
@@ -176,12 +186,18 @@ func planFunction(f *plan.Func, group []*site, facts *plan.Facts, blocked string
 	var bad []Refused
 	windows, refusals := plan.Analyze(f, addrs, facts)
 	for _, w := range windows {
-		if blocked != "" && len(w.Insts) > 1 && (!w.AtEntry || len(w.Slow) > 0) {
-			bad = append(bad, Refused{named[w.Site].name, plan.BlockedSignals,
-				fmt.Sprintf("%s blocks SIGTRAP or SIGILL, and a jump into the window would kill it", blocked)})
+		pl := planned{window: w}
+		for _, s := range w.Sites {
+			pl.sites = append(pl.sites, named[s.Addr])
+		}
+		if blocked == "" || len(w.Insts) == 1 || w.Start == f.Start && f.Entry && len(w.Slow) == 0 {
+			good = append(good, pl)
 			continue
 		}
-		good = append(good, planned{named[w.Site], w})
+		for _, s := range pl.sites {
+			bad = append(bad, Refused{s.name, plan.BlockedSignals,
+				fmt.Sprintf("%s blocks SIGTRAP or SIGILL, and a jump into the window would kill it", blocked)})
+		}
 	}
 	for _, r := range refusals {
 		bad = append(bad, Refused{named[r.Site].name, r.Reason, r.Detail})

@@ -173,7 +173,7 @@ func (s *Session) plan() ([]planned, error) {
 		return nil, err
 	}
 	s.refused = refused
-	s.config.Log("planned %d of %d sites in %.1f ms", len(windows), len(sites), ms1(time.Since(began)))
+	s.config.Log("planned %d windows for %d sites in %.1f ms", len(windows), len(sites), ms1(time.Since(began)))
 	return windows, s.checkRefusals(len(windows))
 }
 
@@ -241,11 +241,15 @@ func (s *Session) arm(ctx context.Context, windows []planned) error {
 	names := map[abi.Addr]string{}
 	for _, w := range windows {
 		r := inject.Request{Window: w.window}
-		for _, i := range w.probes {
-			r.Programs = append(r.Programs, s.programs[i])
+		for _, site := range w.sites {
+			var programs []*bpf.Verified
+			for _, i := range site.probes {
+				programs = append(programs, s.programs[i])
+			}
+			r.Programs = append(r.Programs, programs)
 		}
 		reqs = append(reqs, r)
-		names[w.addr] = w.name
+		names[w.window.Site] = w.name()
 	}
 	_, refusals, err := s.target.Place(ctx, reqs)
 	if err != nil {
@@ -259,8 +263,9 @@ func (s *Session) arm(ctx context.Context, windows []planned) error {
 	for _, r := range append(refusals, more...) {
 		s.refused = append(s.refused, Refused{names[r.Site], r.Reason, r.Detail})
 	}
-	s.armed, s.sites = true, len(s.target.Detours())
+	s.armed, s.sites = true, 0
 	for _, d := range s.target.Detours() {
+		s.sites += len(d.Window.Sites)
 		s.config.Log("%s: %s of %d bytes at %s, detour of %d bytes at %s", names[d.Window.Site], d.Window.Tactic, d.Window.Len, d.Window.Start, d.Size, d.At)
 	}
 	return s.checkRefusals(s.sites)

@@ -2,6 +2,8 @@ package session
 
 import (
 	"context"
+	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -104,5 +106,74 @@ func TestCountsAreExact(t *testing.T) {
 				t.Errorf("%s, %d threads: counted %v, the target %d", function, threads, got, want.Calls)
 			}
 		}
+	}
+}
+
+// TestEveryInstructionIsCounted probes all instructions of a function, which
+// then share windows; some threads stand among them while they are patched.
+func TestEveryInstructionIsCounted(t *testing.T) {
+	offsets := []int{0, 1, 4, 8, 11, 14, 15} // push, mov, imul, add, add, pop, ret
+	for _, threads := range []int{1, 8} {
+		p := testkit.Busy(t, threads)
+		var src strings.Builder
+		for _, off := range offsets {
+			fmt.Fprintf(&src, "uprobe:%s:work_push+%d { @at%d = count(); @keys%d[arg0] = count(); }\n", exe(t, p.Pid()), off, off, off)
+		}
+		for range 3 {
+			before, err := p.Counts("work_push")
+			if err != nil {
+				t.Fatal(err)
+			}
+			s, r := attach(t, p.Pid(), src.String())
+			if n := len(s.target.Detours()); n >= len(offsets) || s.sites != len(offsets) {
+				t.Errorf("%d detours for %d of %d sites", n, s.sites, len(offsets))
+			}
+			run(t, p, 100000, "work_push", threads)
+			finish(t, s)
+			after, err := p.Counts("work_push")
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, off := range offsets {
+				if got := r.maps[fmt.Sprintf("@at%d", off)]; len(got) != 1 || got[0].Value[0] != after.Calls-before.Calls {
+					t.Errorf("+%d, %d threads: counted %v, the target %d", off, threads, got, after.Calls-before.Calls)
+				}
+				if got := r.maps[fmt.Sprintf("@keys%d", off)]; len(got) != len(after.Keys) {
+					t.Errorf("+%d: %d keys, the target %d", off, len(got), len(after.Keys))
+				}
+			}
+		}
+	}
+}
+
+// TestSitesAreEnteredInTheMiddle attaches and detaches while all threads run
+// through the probed instructions: each site sees as many hits as the others but
+// for the calls that were under way.
+func TestSitesAreEnteredInTheMiddle(t *testing.T) {
+	p := testkit.Busy(t, 4)
+	if err := p.Spin("work_push", 4); err != nil {
+		t.Fatal(err)
+	}
+	var src strings.Builder
+	for _, off := range []int{0, 1, 4, 8, 11, 14, 15} {
+		fmt.Fprintf(&src, "uprobe:%s:work_push+%d { @at%d = count(); }\n", exe(t, p.Pid()), off, off)
+	}
+	for range 20 {
+		s, r := attach(t, p.Pid(), src.String())
+		finish(t, s)
+		least, most := ^uint64(0), uint64(0)
+		for _, entries := range r.maps {
+			n := uint64(0)
+			if len(entries) == 1 {
+				n = entries[0].Value[0]
+			}
+			least, most = min(least, n), max(most, n)
+		}
+		if most-least > 2*4 { // a thread may be inside at both ends
+			t.Errorf("from %d to %d hits", least, most)
+		}
+	}
+	if _, err := p.Stop(); err != nil {
+		t.Error(err)
 	}
 }
