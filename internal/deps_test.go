@@ -32,6 +32,8 @@ var levels = map[string]int{
 	"internal/jit":        20, // bpf to machine code
 	"internal/lang":       20, // scripts to bpf
 	"internal/plan":       30, // windows, tactics, patches
+	"internal/elfplan":    35, // ELF files as the planner sees them
+	"internal/coverage":   40, // what of a file can be probed
 	"internal/arena":      30, // the shared memory, seen from the tracer
 	"internal/proc":       30, // /proc
 	"internal/ptrace":     31, // the tracer's thread

@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"trapless/internal/abi"
+	insn "trapless/internal/insn/x86"
 	"trapless/internal/reloc"
 )
 
@@ -235,4 +236,17 @@ func (p *Planner) finish(w *Window) {
 	}
 	w.Site, w.AtEntry, w.RedZoneLive = first.Addr, first.AtEntry, first.RedZoneLive
 	w.LiveRegs, w.LiveFlags, w.FlagsLive = first.LiveRegs, first.LiveFlags, first.FlagsLive
+}
+
+// Instructions are the addresses of the function's instructions that pass a
+// test, ascending. Bytes that cannot be decoded, and what follows them, are not
+// among them.
+func (p *Planner) Instructions(want func(at abi.Addr, in insn.Inst) bool) []abi.Addr {
+	var sites []abi.Addr
+	for i, in := range p.insts {
+		if at := p.addr(p.at[i]); want(at, in) {
+			sites = append(sites, at)
+		}
+	}
+	return sites
 }

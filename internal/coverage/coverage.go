@@ -1,0 +1,157 @@
+// Package coverage tells how much of an ELF file can be probed without a trap.
+// It plans the sites of a file as a session would plan them in a process, each
+// as if it were the only one, and sums up tactics, refusals and costs. It takes
+// an io.ReaderAt and touches no process, so the one thing it cannot know is
+// whether a target has free addresses for the detours: it assumes them.
+package coverage
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"time"
+
+	"trapless/internal/abi"
+	"trapless/internal/elfplan"
+	"trapless/internal/image"
+	insn "trapless/internal/insn/x86"
+	"trapless/internal/plan"
+)
+
+// Sites says which instructions are sites.
+type Sites string
+
+// The sets of sites.
+const (
+	Entries Sites = "entries" // the first instruction of each function
+	Returns Sites = "returns" // near returns
+	All     Sites = "all"     // every instruction
+)
+
+// Parse checks the name of a set.
+func Parse(s string) (Sites, error) {
+	switch Sites(s) {
+	case Entries, Returns, All:
+		return Sites(s), nil
+	}
+	return "", fmt.Errorf("no sites are called %q: entries, returns or all", s)
+}
+
+// Result is what was found of one file.
+type Result struct {
+	File     string              `json:"file"`
+	Sites    Sites               `json:"sites"`
+	N        int                 `json:"n"`
+	TrapFree float64             `json:"trap_free"` // share of the sites, 0 to 1
+	ByTactic map[plan.Tactic]int `json:"by_tactic"` // numbers of sites
+	Refused  map[plan.Reason]int `json:"refused"`
+	// PlanNS is the time of planning per site in nanoseconds: decoding,
+	// control flow and liveness, but not reading the file.
+	PlanNS float64 `json:"plan_ns_per_site"`
+	// DetourBytes are the relocated instructions and the jump back of a
+	// planned site, on average; programs, and what saves registers for them,
+	// come on top.
+	DetourBytes float64 `json:"detour_bytes_per_site"`
+}
+
+// File measures one file, which the caller has opened under a name.
+func File(ctx context.Context, name string, r io.ReaderAt, size int64, sites Sites) (*Result, error) {
+	m := &elfplan.Module{}
+	var err error
+	if m.Image, err = image.New(r, size); err != nil {
+		return nil, err
+	}
+	if m.Funcs, err = m.Image.Functions(); err != nil {
+		return nil, err
+	}
+	funcs, err := describe(m)
+	if err != nil {
+		return nil, err
+	}
+	facts, err := m.Facts()
+	if err != nil {
+		return nil, err
+	}
+	c := &counter{facts: facts, Result: Result{File: name, Sites: sites,
+		ByTactic: map[plan.Tactic]int{}, Refused: map[plan.Reason]int{}}}
+	for i, f := range funcs {
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+		var next abi.Addr
+		if i+1 < len(funcs) {
+			next = funcs[i+1].Start
+		}
+		c.function(f, next)
+	}
+	return c.result(), nil
+}
+
+// describe describes all functions and finds what leads into them.
+func describe(m *elfplan.Module) ([]*plan.Func, error) {
+	var funcs []*plan.Func
+	for _, fn := range m.Funcs.All() {
+		if fn.Len() == 0 {
+			continue
+		}
+		f, err := m.Func(fn)
+		if err != nil {
+			return nil, err
+		}
+		funcs = append(funcs, f)
+	}
+	return funcs, m.FindEntries(funcs)
+}
+
+// counter sums up.
+type counter struct {
+	Result
+	facts   *plan.Facts
+	took    time.Duration
+	bytes   int
+	planned int
+}
+
+// function counts the sites of one function. Those from next on are the next
+// function's, which may begin inside this one.
+func (c *counter) function(f *plan.Func, next abi.Addr) {
+	began := time.Now()
+	p := plan.Prepare(f, c.facts)
+	for _, site := range p.Instructions(c.wanted(f)) {
+		if next != 0 && site >= next {
+			break
+		}
+		w, r := p.Alone(site)
+		c.N++
+		if r != nil {
+			c.Refused[r.Reason]++
+			continue
+		}
+		c.planned++
+		c.ByTactic[w.Tactic]++
+		c.bytes += w.RelocatedSize()
+	}
+	c.took += time.Since(began)
+}
+
+// wanted selects instructions.
+func (c *counter) wanted(f *plan.Func) func(at abi.Addr, in insn.Inst) bool {
+	switch c.Sites {
+	case Entries:
+		return func(at abi.Addr, _ insn.Inst) bool { return at == f.Start && f.Entry }
+	case Returns:
+		return func(_ abi.Addr, in insn.Inst) bool { return in.Branch == insn.BranchRet }
+	}
+	return func(abi.Addr, insn.Inst) bool { return true }
+}
+
+func (c *counter) result() *Result {
+	if c.N > 0 {
+		c.TrapFree = float64(c.planned) / float64(c.N)
+		c.PlanNS = float64(c.took.Nanoseconds()) / float64(c.N)
+	}
+	if c.planned > 0 {
+		c.DetourBytes = float64(c.bytes) / float64(c.planned)
+	}
+	return &c.Result
+}

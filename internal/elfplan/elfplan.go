@@ -1,0 +1,86 @@
+// Package elfplan describes the functions of an ELF file to the planner. It
+// takes what image has read of the file, and a bias, and gives plan.Func and
+// plan.Facts at the addresses that the file has in a process. It looks at no
+// process: with a bias of 0 it describes the file itself.
+package elfplan
+
+import (
+	"slices"
+
+	"trapless/internal/abi"
+	"trapless/internal/image"
+	"trapless/internal/plan"
+)
+
+// Module is an ELF file, loaded.
+type Module struct {
+	Image *image.File
+	Funcs *image.Functions
+	Bias  image.Bias
+}
+
+// Func describes a function. What leads into it from outside is not known yet
+// but for the symbols inside it; see FindEntries.
+func (m *Module) Func(fn image.Func) (*plan.Func, error) {
+	code, err := m.Funcs.Code(fn)
+	if err != nil {
+		return nil, err
+	}
+	padding, err := m.Funcs.Padding(fn)
+	if err != nil {
+		return nil, err
+	}
+	var pad []byte
+	if padding.Len() > 0 { // an empty one may lie at the segment's end
+		if pad, err = m.Image.Code(padding); err != nil {
+			return nil, err
+		}
+	}
+	f := &plan.Func{Name: fn.Name(), Aliases: fn.Names, Start: m.Bias.Addr(fn.Start), Code: code, Pad: pad, Entry: fn.Entry}
+	for _, inner := range m.Funcs.Inner(fn.Range) {
+		f.Inbound = append(f.Inbound, m.Bias.Addr(inner.Start))
+	}
+	return f, nil
+}
+
+// Facts are those that hold once trapless's signal handlers are in place, and
+// the ranges of the file that no patch may touch.
+func (m *Module) Facts() (*plan.Facts, error) {
+	facts := &plan.Facts{TrapsHandled: true, FaultsMapped: true}
+	for _, r := range m.Image.Linkage() {
+		facts.NoTouch = append(facts.NoTouch, plan.NoTouch{Range: m.Bias.Range(r.Range), Reason: plan.Blacklisted, Name: r.Name})
+	}
+	sequences, err := m.Image.Criticals()
+	if err != nil {
+		return nil, err
+	}
+	for _, c := range sequences {
+		for _, r := range []image.Range{c.Body, c.Signature()} {
+			facts.NoTouch = append(facts.NoTouch, plan.NoTouch{Range: m.Bias.Range(r), Reason: plan.RSeq, Name: "a restartable sequence"})
+		}
+	}
+	return facts, nil
+}
+
+// FindEntries reads the whole module for what leads into the functions from
+// outside.
+func (m *Module) FindEntries(funcs []*plan.Func) error {
+	var starts []abi.Addr
+	for _, fn := range m.Funcs.All() {
+		starts = append(starts, m.Bias.Addr(fn.Start))
+	}
+	for i := range m.Image.Segments {
+		s := &m.Image.Segments[i]
+		if !s.Exec {
+			continue
+		}
+		r := image.Range{Start: s.Addr, End: s.Addr + image.VAddr(s.FileSize)}
+		code, err := m.Image.Code(r)
+		if err != nil {
+			return err
+		}
+		lo, _ := slices.BinarySearch(starts, m.Bias.Addr(r.Start))
+		plan.FindInbound(plan.Text{Start: m.Bias.Addr(r.Start), Code: code, Starts: starts[lo:]}, funcs)
+	}
+	return nil
+}
