@@ -49,6 +49,9 @@ func useFile(file *File) {
 	file.Linkage()
 	file.Slack()
 	file.Criticals()
+	if pads, _, err := file.LandingPads(); err == nil && uint64(len(pads)) > shared*file.size {
+		panic("more landing pads than their tables can hold")
+	}
 	for _, s := range file.Segments {
 		file.VAddrOf(s.Off)
 		file.BiasOf(0x10000, s.Off&^(abi.PageSize-1), s.Exec)

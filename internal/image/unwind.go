@@ -69,10 +69,23 @@ type unwindTable struct {
 	at   VAddr // of data
 	pos  int
 
-	// The encoding of the CIE looked at last: many FDEs in a row share one.
-	cieAt  int
-	cieEnc byte
+	// The encodings of the CIE looked at last: many FDEs in a row share one.
+	cieAt int
+	cie   encodings
+
+	// Of the FDE read last: where its augmentation data begin and it ends.
+	augmented, end int
 }
+
+// encodings are how the FDEs of a CIE write pointers.
+type encodings struct {
+	addr byte // to code; encOmit if the CIE is not understood
+	lsda byte // to the exception table; encOmit if there is none
+	data bool // the FDEs have augmentation data
+}
+
+// noEncodings are those of a CIE that is not understood.
+var noEncodings = encodings{addr: encOmit, lsda: encOmit}
 
 // next reads the entry at pos and moves on. It reports whether the entry describes code.
 func (t *unwindTable) next() (Range, bool) {
@@ -100,8 +113,33 @@ func (t *unwindTable) next() (Range, bool) {
 	if cie < 0 {
 		return Range{}, false
 	}
-	enc := t.encoding(int(cie))
-	return t.codeRange(body+4, end, enc)
+	return t.codeRange(body+4, end, t.encodings(int(cie)).addr)
+}
+
+// lsda is where the exception table of the FDE read last lies, 0 if it has none. It reports false if that
+// is not understood.
+func (t *unwindTable) lsda() (VAddr, bool) {
+	if t.cie.lsda == encOmit || !t.cie.data {
+		return 0, true
+	}
+	c := cursor{t.data[t.augmented:t.end], true}
+	size := c.uleb()
+	pos := t.end - len(c.rest)
+	if !c.ok || size > uint64(len(c.rest)) {
+		return 0, false
+	}
+	v, _, ok := readPointer(c.rest[:size], t.cie.lsda&0x0f)
+	switch {
+	case !ok || t.cie.lsda&encIndirect != 0:
+		return 0, false
+	case v == 0:
+		return 0, true
+	case t.cie.lsda&0x70 == encPCRel:
+		v += uint64(t.at) + uint64(pos)
+	case t.cie.lsda&0x70 != encAbsolute:
+		return 0, false
+	}
+	return VAddr(v), true
 }
 
 // codeRange reads the start and length of an FDE's code between two positions.
@@ -117,39 +155,40 @@ func (t *unwindTable) codeRange(pos, end int, enc byte) (Range, bool) {
 	default:
 		return Range{}, false
 	}
-	length, _, ok := readPointer(t.data[pos+n:end], enc&0x0f)
+	length, m, ok := readPointer(t.data[pos+n:end], enc&0x0f)
 	if !ok || start+length < start {
 		return Range{}, false
 	}
+	t.augmented, t.end = pos+n+m, end
 	return Range{VAddr(start), VAddr(start + length)}, true
 }
 
-// encoding reads how the FDEs of a CIE write their addresses; encOmit if the CIE is not understood.
-func (t *unwindTable) encoding(at int) byte {
+// encodings reads how the FDEs of a CIE write pointers.
+func (t *unwindTable) encodings(at int) encodings {
 	if at != t.cieAt {
-		t.cieAt, t.cieEnc = at, cieEncoding(t.data, at)
+		t.cieAt, t.cie = at, cieEncodings(t.data, at)
 	}
-	return t.cieEnc
+	return t.cie
 }
 
-// cieEncoding parses a CIE: length, id 0, version, augmentation, alignments, return address register,
-// augmentation data, where 'R' is the encoding that is looked for.
-func cieEncoding(data []byte, at int) byte {
+// cieEncodings parses a CIE: length, id 0, version, augmentation, alignments, return address register,
+// augmentation data, where 'R' and 'L' are the encodings that are looked for.
+func cieEncodings(data []byte, at int) encodings {
 	if len(data)-at < 9 || binary.LittleEndian.Uint32(data[at+4:]) != 0 {
-		return encOmit
+		return noEncodings
 	}
 	length := uint64(binary.LittleEndian.Uint32(data[at:]))
 	if length < 5 || length > uint64(len(data)-at-4) {
-		return encOmit
+		return noEncodings
 	}
 	c := cursor{data[at+9 : at+4+int(length)], true}
 	version := data[at+8]
 	augmentation := c.untilZero()
 	if len(augmentation) == 0 || augmentation[0] != 'z' {
 		if len(augmentation) == 0 {
-			return encAbsolute
+			return encodings{addr: encAbsolute, lsda: encOmit}
 		}
-		return encOmit
+		return noEncodings
 	}
 	c.uleb() // code alignment
 	c.uleb() // data alignment; its sign does not matter here
@@ -159,33 +198,34 @@ func cieEncoding(data []byte, at int) byte {
 		c.uleb()
 	}
 	c.uleb() // length of the augmentation data
-	return c.encodingOf(augmentation[1:])
+	return c.encodings(augmentation[1:])
 }
 
-// encodingOf reads augmentation data as far as 'R'.
-func (c *cursor) encodingOf(augmentation []byte) byte {
+// encodings reads augmentation data.
+func (c *cursor) encodings(augmentation []byte) encodings {
+	e := encodings{addr: encAbsolute, lsda: encOmit, data: true}
 	for _, what := range augmentation {
 		switch what {
 		case 'R':
-			if enc := c.byte(); c.ok {
-				return enc
-			}
-			return encOmit
+			e.addr = c.byte()
 		case 'L':
-			c.byte()
+			e.lsda = c.byte()
 		case 'P':
 			enc := c.byte()
 			_, n, ok := readPointer(c.rest, enc&0x0f)
 			if !ok {
-				return encOmit
+				return noEncodings
 			}
 			c.rest = c.rest[n:]
 		case 'S', 'B': // a signal frame; pointer authentication
 		default:
-			return encOmit
+			return noEncodings
 		}
 	}
-	return encAbsolute
+	if !c.ok {
+		return noEncodings
+	}
+	return e
 }
 
 // readPointer reads one pointer's bits, sign extended where the format is signed.
