@@ -12,11 +12,13 @@ import (
 	"trapless/internal/plan"
 )
 
-// Module is an ELF file, loaded.
+// Module is an ELF file, loaded. It is not for use by several goroutines at once.
 type Module struct {
 	Image *image.File
 	Funcs *image.Functions
 	Bias  image.Bias
+
+	readOnly []plan.Data // read when first wanted
 }
 
 // Func describes a function. What leads into it from outside is not known yet
@@ -40,7 +42,27 @@ func (m *Module) Func(fn image.Func) (*plan.Func, error) {
 	for _, inner := range m.Funcs.Inner(fn.Range) {
 		f.Inbound = append(f.Inbound, m.Bias.Addr(inner.Start))
 	}
-	return f, nil
+	f.ReadOnly, err = m.constants()
+	return f, err
+}
+
+// constants are the module's bytes that are not writable.
+func (m *Module) constants() ([]plan.Data, error) {
+	if m.readOnly != nil {
+		return m.readOnly, nil
+	}
+	for i := range m.Image.Segments {
+		s := &m.Image.Segments[i]
+		if s.Write || s.FileSize == 0 {
+			continue
+		}
+		b, err := m.Image.Bytes(image.Range{Start: s.Addr, End: s.Addr + image.VAddr(s.FileSize)})
+		if err != nil {
+			return nil, err
+		}
+		m.readOnly = append(m.readOnly, plan.Data{Start: m.Bias.Addr(s.Addr), Bytes: b})
+	}
+	return m.readOnly, nil
 }
 
 // Facts are those that hold once trapless's signal handlers are in place, and
@@ -63,8 +85,42 @@ func (m *Module) Facts() (*plan.Facts, error) {
 }
 
 // FindEntries reads the whole module for what leads into the functions from
-// outside.
+// outside: branches, landing pads, pointers in data. A function that has an
+// entry of its own then counts as known; of the part of one that lies elsewhere
+// (.cold) it remains open where the switches of the other part lead.
 func (m *Module) FindEntries(funcs []*plan.Func) error {
+	if err := m.findBranches(funcs); err != nil {
+		return err
+	}
+	pads, complete, err := m.Image.LandingPads()
+	if err != nil {
+		return err
+	}
+	taken, err := m.Image.CodePointers()
+	if err != nil {
+		return err
+	}
+	for _, f := range funcs {
+		r := image.Range{Start: m.Bias.VAddr(f.Start), End: m.Bias.VAddr(f.End())}
+		f.Inbound = append(f.Inbound, m.inside(pads, r)...)
+		f.Taken = m.inside(taken, r)
+		f.InboundKnown = f.Entry && complete
+	}
+	return nil
+}
+
+// inside are those of an ascending list that lie in a range, behind its start.
+func (m *Module) inside(list []image.VAddr, r image.Range) []abi.Addr {
+	var out []abi.Addr
+	i, _ := slices.BinarySearch(list, r.Start+1)
+	for ; i < len(list) && list[i] < r.End; i++ {
+		out = append(out, m.Bias.Addr(list[i]))
+	}
+	return out
+}
+
+// findBranches reads all code for branches.
+func (m *Module) findBranches(funcs []*plan.Func) error {
 	var starts []abi.Addr
 	for _, fn := range m.Funcs.All() {
 		starts = append(starts, m.Bias.Addr(fn.Start))

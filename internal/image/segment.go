@@ -156,6 +156,16 @@ func (f *File) Code(r Range) ([]byte, error) {
 	return f.read(uint64(s.Off)+uint64(r.Start-s.Addr), r.Len())
 }
 
+// Bytes reads a range, which must lie in one segment and in the file.
+func (f *File) Bytes(r Range) ([]byte, error) {
+	for i := range f.Segments {
+		if s := &f.Segments[i]; s.inFile().Contains(r.Start) && r.Start <= r.End && r.End <= s.inFile().End {
+			return f.read(uint64(s.Off)+uint64(r.Start-s.Addr), r.Len())
+		}
+	}
+	return nil, fmt.Errorf("%v is not in the file", r)
+}
+
 // bytesAt reads up to size bytes at v, fewer at the end of a segment, none where nothing is loaded.
 func (f *File) bytesAt(v VAddr, size uint64) ([]byte, error) {
 	for i := range f.Segments {

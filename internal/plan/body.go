@@ -40,6 +40,8 @@ const (
 	byAddress how = "code that takes its address"
 	byEndbr   how = "an indirect jump (endbr64)"
 	byInbound how = "code outside the function"
+	byTable   how = "a switch table"
+	byData    how = "a pointer in data"
 )
 
 // read decodes the function. It costs one pass over the code.
@@ -71,8 +73,6 @@ func (b *body) collect() {
 			b.enter(to, off, branchHow(in))
 		}
 		switch {
-		case in.Branch == insn.BranchJmpInd && !in.RIPRel():
-			b.unknown = "the indirect jump at " + at.String()
 		case isLea(in) && in.RIPRel():
 			to := at + abi.Addr(in.Len) + abi.Addr(int64(in.Disp))
 			b.enter(to, off, byAddress)
@@ -83,6 +83,16 @@ func (b *body) collect() {
 	for _, to := range b.f.Inbound {
 		b.enter(to, outside, byInbound)
 	}
+	for _, to := range b.f.Taken {
+		if _, boundary := b.find(int(to - b.f.Start)); boundary && to > b.f.Start {
+			b.enter(to, outside, byData)
+		}
+	}
+	b.sortEntries()
+	b.switches()
+}
+
+func (b *body) sortEntries() {
 	slices.SortFunc(b.entries, func(x, y entry) int {
 		return cmp.Or(cmp.Compare(x.to, y.to), cmp.Compare(x.from, y.from), cmp.Compare(x.how, y.how))
 	})

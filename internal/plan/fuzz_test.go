@@ -17,6 +17,7 @@ func FuzzAnalyze(f *testing.F) {
 		fn := function(code)
 		f.Add(uint8(len(fn.Pad)), uint8(0xff), uint64(base), append(slices.Clone(fn.Code), fn.Pad...))
 	}
+	f.Add(uint8(0), uint8(0xff), uint64(base), unhex("83ff01 7712 488d15f41f0000 486304ba 4801d0 ffe0 90 90 c3"))
 	f.Add(uint8(0), uint8(0), ^uint64(0)-3, unhex("b801000000c3"))
 	f.Fuzz(func(t *testing.T, pad, facts uint8, start uint64, code []byte) {
 		code = code[:min(len(code), 600)] // every byte is a site
@@ -24,6 +25,10 @@ func FuzzAnalyze(f *testing.F) {
 		fn := &Func{Name: "f", Start: abi.Addr(start), Code: code[:cut], Pad: code[cut:], Entry: facts&1 != 0, InboundKnown: facts&2 != 0}
 		if facts&4 != 0 {
 			fn.Inbound = []abi.Addr{fn.Start + 7, fn.Start + 1000}
+		}
+		if facts&128 != 0 {
+			fn.ReadOnly = []Data{{fn.Start, code}, {fn.Start + 0x2000, unhex("15e0ffff 16e0ffff")}}
+			fn.Taken = []abi.Addr{fn.Start + 5, fn.Start - 1}
 		}
 		var sites []abi.Addr
 		for i := range cut + 1 {

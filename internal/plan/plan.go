@@ -54,6 +54,12 @@ type Func struct {
 	// Inbound are addresses inside the function to which code outside of it
 	// is known to jump: direct branches (see FindInbound) and landing pads.
 	Inbound []abi.Addr
+	// Taken are addresses in the function that data may hold. Those that are
+	// no instruction's are ignored.
+	Taken []abi.Addr
+	// ReadOnly is where switch tables may lie. An indirect jump whose table is
+	// not found, or not understood, may lead anywhere in the function.
+	ReadOnly []Data
 	// InboundKnown says that Inbound is complete. Without it, windows of
 	// several instructions need trap handlers.
 	InboundKnown bool

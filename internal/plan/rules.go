@@ -50,7 +50,7 @@ func (p *Planner) checkEntries(w *Window) *Refusal {
 			continue
 		case !boundary:
 			return refuse(w.Site, JumpInside, "%s leads to %v, into an instruction of the window", e.how, at)
-		case e.how == byBranch && e.from > e.to:
+		case (e.how == byBranch || e.how == byTable) && e.from > e.to:
 			return refuse(w.Site, JumpInside, "the jump at %v closes a loop at %v, inside the window of %d bytes",
 				p.addr(e.from), at, w.Len)
 		case !p.facts.TrapsHandled || !p.facts.SlowEntries:

@@ -52,7 +52,7 @@ func checkFunc(f *Func) *Refusal {
 // the red zone of the running call may then be in use.
 func (p *Planner) loopsToStart() bool {
 	for _, e := range p.entriesIn(-1, 1) {
-		if e.how == byBranch {
+		if e.how == byBranch || e.how == byTable {
 			return true
 		}
 	}
