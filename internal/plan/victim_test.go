@@ -77,7 +77,12 @@ func (v *victim) readMaps() {
 			if base < 1<<32 {
 				base = 0 // not position independent
 			}
-			v.modules = append(v.modules, openModule(v.t, path, base))
+			m := openModule(v.t, path, base)
+			m.readOnly(v.t)
+			for _, fn := range m.funcs {
+				fn.InboundKnown = true // no exception passes through them
+			}
+			v.modules = append(v.modules, m)
 		}
 	}
 	if len(v.modules) != 3 {
@@ -172,6 +177,8 @@ type patched struct {
 	windows []*Window
 	pairs   []PCPair
 	sites   int
+	earlier int // windows that start before their first site
+	ends    int // sites at the end of a window
 	dead    int // registers ruined
 	noFlags int // sites with dead flags
 }
@@ -222,7 +229,13 @@ func (p *patched) add(t *testing.T, w *Window, space *Space, code map[abi.Addr][
 	p.pairs = append(p.pairs, pairs...)
 	p.patches = append(p.patches, patch)
 	p.windows = append(p.windows, w)
+	if w.Tactic == Earlier {
+		p.earlier++
+	}
 	for _, s := range w.Sites {
+		if s.Addr == w.End() {
+			p.ends++
+		}
 		p.sites++
 		p.dead += 16 - s.LiveRegs.Len()
 		if !s.FlagsLive {
@@ -305,8 +318,8 @@ func TestPatchedProgramWorks(t *testing.T) {
 				t.Errorf("patched:\n%s\nnot patched:\n%s", got, want)
 			}
 			n := p.sites
-			t.Logf("%d windows for %d sites, %.1f dead registers each, %d%% with dead flags; %d traps",
-				len(p.windows), n, float64(p.dead)/float64(n), 100*p.noFlags/n, v.count())
+			t.Logf("%d windows for %d sites, %d start earlier, %d sites at an end; %.1f dead registers each, %d%% with dead flags; %d traps",
+				len(p.windows), n, p.earlier, p.ends, float64(p.dead)/float64(n), 100*p.noFlags/n, v.count())
 		})
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"syscall"
 
 	"trapless/internal/abi"
+	"trapless/internal/elfplan"
 	"trapless/internal/image"
 	"trapless/internal/lang"
 	"trapless/internal/proc"
@@ -23,6 +24,7 @@ type module struct {
 	image *image.File
 	funcs *image.Functions
 	bias  image.Bias
+	elf   *elfplan.Module // of the three
 }
 
 // modules finds and reads the modules of a target, each once.
@@ -217,6 +219,9 @@ func (mod *module) read(m *proc.Mapping) error {
 	if mod.bias, err = mod.image.BiasOf(m.Start, image.Offset(m.Offset), true); err != nil {
 		return err
 	}
-	mod.funcs, err = mod.image.Functions()
-	return err
+	if mod.funcs, err = mod.image.Functions(); err != nil {
+		return err
+	}
+	mod.elf = &elfplan.Module{Image: mod.image, Funcs: mod.funcs, Bias: mod.bias}
+	return nil
 }

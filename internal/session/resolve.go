@@ -3,7 +3,6 @@ package session
 import (
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 
 	"trapless/internal/abi"
@@ -149,17 +148,17 @@ func planSites(ms *modules, sites []*site) ([]planned, []Refused, error) {
 	funcs := make([]*plan.Func, len(groups))
 	ofModule := map[*module][]*plan.Func{}
 	for i, group := range groups {
-		if funcs[i], err = group[0].module.planFunc(group[0].fn); err != nil {
+		if funcs[i], err = group[0].module.describe(group[0].fn); err != nil {
 			return nil, nil, err
 		}
 		ofModule[group[0].module] = append(ofModule[group[0].module], funcs[i])
 	}
 	facts := map[*module]*plan.Facts{}
 	for mod, fs := range ofModule {
-		if err := mod.findInbound(fs); err != nil {
+		if err := mod.findEntries(fs); err != nil {
 			return nil, nil, err
 		}
-		if facts[mod], err = mod.facts(); err != nil {
+		if facts[mod], err = mod.elf.Facts(); err != nil {
 			return nil, nil, err
 		}
 	}
@@ -205,26 +204,21 @@ func planFunction(f *plan.Func, group []*site, facts *plan.Facts, blocked string
 	return good, bad
 }
 
-// findInbound reads the module's text for jumps into the functions from outside.
-func (mod *module) findInbound(funcs []*plan.Func) error {
-	var starts []abi.Addr
-	for _, fn := range mod.funcs.All() {
-		starts = append(starts, mod.bias.Addr(fn.Start))
-	}
-	for i := range mod.image.Segments {
-		s := &mod.image.Segments[i]
-		if !s.Exec {
-			continue
-		}
-		r := image.Range{Start: s.Addr, End: s.Addr + image.VAddr(s.FileSize)}
-		code, err := mod.image.Code(r)
-		if err != nil {
-			return fmt.Errorf("%s: %w", mod.path, err)
-		}
-		lo, _ := slices.BinarySearch(starts, mod.bias.Addr(r.Start))
-		plan.FindInbound(plan.Text{Start: mod.bias.Addr(r.Start), Code: code, Starts: starts[lo:]}, funcs)
+// findEntries finds what leads into functions from outside of them.
+func (mod *module) findEntries(funcs []*plan.Func) error {
+	if err := mod.elf.FindEntries(funcs); err != nil {
+		return fmt.Errorf("%s: %w", mod.path, err)
 	}
 	return nil
+}
+
+// describe describes a function to the planner.
+func (mod *module) describe(fn image.Func) (*plan.Func, error) {
+	f, err := mod.elf.Func(fn)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", mod.path, err)
+	}
+	return f, nil
 }
 
 // trapsBlocked names a thread of the target that blocks a signal which windows
@@ -273,45 +267,4 @@ func byFunction(sites []*site) [][]*site {
 		groups[i] = append(groups[i], s)
 	}
 	return groups
-}
-
-// facts are what planning must know of the target. The handlers for traps and,
-// where the target handles faults itself, for faults are installed before the
-// first patch.
-func (mod *module) facts() (*plan.Facts, error) {
-	facts := &plan.Facts{TrapsHandled: true, FaultsMapped: true}
-	for _, r := range mod.image.Linkage() {
-		facts.NoTouch = append(facts.NoTouch, plan.NoTouch{Range: mod.bias.Range(r.Range), Reason: plan.Blacklisted, Name: r.Name})
-	}
-	sequences, err := mod.image.Criticals()
-	if err != nil {
-		return nil, err
-	}
-	for _, c := range sequences {
-		for _, r := range []image.Range{c.Body, c.Signature()} {
-			facts.NoTouch = append(facts.NoTouch, plan.NoTouch{Range: mod.bias.Range(r), Reason: plan.RSeq, Name: "a restartable sequence"})
-		}
-	}
-	return facts, nil
-}
-
-// planFunc describes a function to the planner.
-func (mod *module) planFunc(fn image.Func) (*plan.Func, error) {
-	code, err := mod.funcs.Code(fn)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", mod.path, err)
-	}
-	padding, err := mod.funcs.Padding(fn)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", mod.path, err)
-	}
-	pad, err := mod.image.Code(padding)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", mod.path, err)
-	}
-	f := &plan.Func{Name: fn.Name(), Aliases: fn.Names, Start: mod.bias.Addr(fn.Start), Code: code, Pad: pad, Entry: fn.Entry}
-	for _, inner := range mod.funcs.Inner(fn.Range) {
-		f.Inbound = append(f.Inbound, mod.bias.Addr(inner.Start))
-	}
-	return f, nil
 }
