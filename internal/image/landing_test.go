@@ -86,3 +86,39 @@ func FuzzLSDA(f *testing.F) {
 		}
 	})
 }
+
+// TestCodePointers: the labels that a static table holds are found, however the
+// loader gets to know of them.
+func TestCodePointers(t *testing.T) {
+	for _, flags := range []testkit.Flags{testkit.PIE, testkit.NoPIE, append(testkit.Flags{"-Wl,-z,pack-relative-relocs"}, testkit.PIE...)} {
+		raw, err := os.ReadFile(testkit.CompileFile(t, "testdata/labels.c", append(testkit.Flags{"-O1"}, flags...)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		f, err := New(bytes.NewReader(raw), int64(len(raw)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		fs, err := f.Functions()
+		if err != nil {
+			t.Fatal(err)
+		}
+		found, err := fs.Lookup("interpret")
+		if err != nil || len(found) != 1 {
+			t.Fatal(found, err)
+		}
+		pointers, err := f.CodePointers()
+		if err != nil {
+			t.Fatal(err)
+		}
+		n := 0
+		for _, v := range pointers {
+			if v > found[0].Start && v < found[0].End {
+				n++
+			}
+		}
+		if n != 4 {
+			t.Errorf("%v: %d pointers into the function, which has 4 labels", flags, n)
+		}
+	}
+}

@@ -72,6 +72,15 @@ func (f *File) addLoad(p *elf.Prog64) error {
 		return malformed("a segment's address %#x and offset %#x cannot be mapped together", p.Vaddr, p.Off)
 	}
 	f.Segments = append(f.Segments, s)
+	// Segments share pages of the file at their edges, not whole files: what reads all of them stays
+	// bounded by the file's size.
+	var total uint64
+	for i := range f.Segments {
+		total += f.Segments[i].FileSize
+	}
+	if total > 4*f.size {
+		return malformed("segments hold %d bytes of a file of %d", total, f.size)
+	}
 	return nil
 }
 

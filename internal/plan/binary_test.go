@@ -321,3 +321,35 @@ func TestNoKnownJumpIsMissed(t *testing.T) {
 	}
 	t.Logf("%d jumps, %d windows", jumps, windows)
 }
+
+// TestNothingJumpsToTheEndOfAWindow: of all direct branches that objdump sees in
+// libc, none leads to a site whose programs run at the end of a window before
+// it.
+func TestNothingJumpsToTheEndOfAWindow(t *testing.T) {
+	path := realBinaries[0].path
+	if _, err := os.Stat(path); err != nil {
+		t.Skip(err)
+	}
+	m := openModule(t, path, 0x555555554000)
+	m.readOnly(t)
+	o := disassemble(t, m, m.text.Start, m.text.Start+abi.Addr(len(m.text.Code)))
+	ends := map[abi.Addr]*Window{}
+	for _, f := range m.funcs {
+		f.InboundKnown = true
+		p := Prepare(f, &easy)
+		for _, site := range everywhere(f) {
+			if w, _ := p.Alone(site); w != nil && w.End() == site {
+				ends[site] = w
+			}
+		}
+	}
+	for _, at := range o.order {
+		if to, ok := o.target(at); ok && ends[to] != nil {
+			t.Errorf("%v: %q leads to the end of the window at %v", at, o.text[at], ends[to].Start)
+		}
+	}
+	if len(ends) == 0 {
+		t.Error("no window ends at its site")
+	}
+	t.Logf("%d windows end at their site", len(ends))
+}
