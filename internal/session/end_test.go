@@ -25,6 +25,7 @@ func TestIndirectCallsAreCounted(t *testing.T) {
 	for i, v := range calls {
 		src += fmt.Sprintf("uprobe:%s:%v { @n%d = count(); }\n", exe(t, p.Pid()), v, i)
 	}
+	run(t, p, 1, "work_push", 2) // threads start with signals blocked; these have started
 	s, r := attach(t, p.Pid(), src)
 	run(t, p, 50000, "work", 2)
 	finish(t, s)

@@ -119,6 +119,7 @@ func TestEveryInstructionIsCounted(t *testing.T) {
 		for _, off := range offsets {
 			fmt.Fprintf(&src, "uprobe:%s:work_push+%d { @at%d = count(); @keys%d[arg0] = count(); }\n", exe(t, p.Pid()), off, off, off)
 		}
+		run(t, p, 1, "work_push", threads) // threads start with signals blocked; these have started
 		for range 3 {
 			before, err := p.Counts("work_push")
 			if err != nil {
