@@ -134,9 +134,7 @@ func life(t *testing.T, argv []string, c Config) []string {
 	stdout.Close()
 	if err != nil {
 		send.Close()
-		if errors.Is(err, ErrNothing) && strings.Contains(err.Error(), string(plan.NoSpringboard)) {
-			t.Skipf("the kernel has left no room near a program at a low fixed address: %v", err)
-		}
+		skipWithoutRoom(t, err)
 		t.Fatal(err)
 	}
 	said := make(chan []string)
