@@ -16,6 +16,7 @@ import (
 	"unsafe"
 
 	"trapless/internal/abi"
+	"trapless/internal/proc"
 	"trapless/internal/unix"
 )
 
@@ -131,6 +132,17 @@ func TestSetPCInSystemCall(t *testing.T) {
 	tg := life(t, "sleep")
 	g := seize(t, tg)
 	ctx := within(t, 10*time.Second)
+	// It may still be on its way from the line that it printed.
+	for {
+		nr, ok := proc.CurrentCall(g.PID, g.PID)
+		if ok && nr == 232 {
+			break
+		}
+		if ctx.Err() != nil {
+			t.Fatal("it never comes to epoll_wait")
+		}
+		time.Sleep(time.Millisecond)
+	}
 	check(t, g.Stop(ctx))
 	th := g.Threads()[0]
 	r, err := th.Regs()
