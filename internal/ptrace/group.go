@@ -193,7 +193,9 @@ func (g *Group) seizeThread(pid, tid int) (added bool, err error) {
 		return false, nil
 	}
 	for try := 0; ; try++ {
+		g.t.seizing.Store(time.Now().UnixNano())
 		err = unix.PtraceSeize(tid, g.options)
+		g.t.seizing.Store(0)
 		if err == nil && pid != g.PID && !g.sharesMemory(tid) {
 			// It shared the memory when it was listed, and has called execve since.
 			delete(g.procs, pid)

@@ -3,8 +3,10 @@ package ptrace
 import (
 	"fmt"
 	"runtime"
+	"sync/atomic"
 	"time"
 
+	"trapless/internal/proc"
 	"trapless/internal/unix"
 )
 
@@ -17,6 +19,8 @@ type Tracer struct {
 
 	tid      int   // of the thread
 	realtime error // why it has no real-time priority
+
+	seizing atomic.Int64 // when the PTRACE_SEIZE began that is under way, in ns; 0 for none
 
 	// Owned by the tracer's goroutine.
 	threads map[int]*Thread          // every thread that we are attached to, by id
@@ -163,6 +167,48 @@ func (t *Tracer) do(f func() error) error {
 		panic(r.panic)
 	}
 	return r.err
+}
+
+// stuckSeize is how long a PTRACE_SEIZE takes that waits for an execve.
+const stuckSeize = 2 * time.Millisecond
+
+// rescue watches over the attaching to a process until the function that it
+// returns is called.
+//
+// A thread in execve waits until all other threads of its process are gone. One
+// that we are attached to is gone only when we have taken note of its death. But
+// PTRACE_SEIZE of a thread that is left waits for the end of the execve
+// (kernel/ptrace.c, cred_guard_mutex): the process would hang for ever, and so
+// would we. Another thread of ours can take note in our stead.
+func (t *Tracer) rescue(pid int) (end func()) {
+	quit, ended := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		tick := time.NewTicker(stuckSeize)
+		defer tick.Stop()
+		for {
+			select {
+			case <-quit:
+				return
+			case <-tick.C:
+			}
+			since := t.seizing.Load()
+			if since == 0 || time.Now().UnixNano()-since < stuckSeize.Nanoseconds() {
+				continue
+			}
+			tids, _ := proc.Threads(pid)
+			for _, tid := range tids {
+				st, err := proc.ReadStat(pid, tid)
+				if err == nil && st.Dead() && tid != pid {
+					unix.ReapThread(tid)
+				}
+			}
+		}
+	}()
+	return func() {
+		close(quit)
+		<-ended
+	}
 }
 
 // releaseTime bounds how long Close waits for threads to stop so that their

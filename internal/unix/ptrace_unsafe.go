@@ -40,9 +40,14 @@ func ptrace(req int, tid int, addr, data uintptr) error {
 	return nil
 }
 
-// PtraceSeize attaches to a thread without stopping it.
+// PtraceSeize attaches to a thread without stopping it. Alone among these calls
+// it can sleep: while the process of the thread is in execve(2).
 func PtraceSeize(tid int, options int) error {
-	return ptrace(unix.PTRACE_SEIZE, tid, 0, uintptr(options))
+	_, _, e := unix.Syscall6(unix.SYS_PTRACE, unix.PTRACE_SEIZE, uintptr(tid), 0, uintptr(options), 0, 0)
+	if e != 0 {
+		return e
+	}
+	return nil
 }
 
 // PtraceInterrupt asks a seized thread to stop. The stop comes later, if at all.

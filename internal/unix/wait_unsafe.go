@@ -23,7 +23,7 @@ const waitFlags = unix.WNOHANG | unix.WALL | unix.WNOTHREAD
 // Other threads' children are left alone (__WNOTHREAD), so that a library in the
 // same process does not lose the exit status of a child of its own.
 func WaitTracee(tid int) (int, WaitStatus, error) {
-	found, ws, err := peekTracee(tid)
+	found, ws, err := peekTracee(tid, unix.WSTOPPED|unix.WNOTHREAD)
 	if err != nil || found == 0 || ws.Stopped() && uint32(ws)>>16 == 0 {
 		return found, ws, err
 	}
@@ -52,7 +52,7 @@ const (
 	cldDumped = 3
 )
 
-func peekTracee(tid int) (int, WaitStatus, error) {
+func peekTracee(tid int, flags uintptr) (int, WaitStatus, error) {
 	idType, id := unix.P_PID, tid
 	if tid == -1 {
 		idType, id = unix.P_ALL, 0
@@ -60,7 +60,7 @@ func peekTracee(tid int) (int, WaitStatus, error) {
 	var si siginfoChild
 	for {
 		_, _, e := unix.RawSyscall6(unix.SYS_WAITID, uintptr(idType), uintptr(id), uintptr(unsafe.Pointer(&si)),
-			waitFlags|unix.WEXITED|unix.WSTOPPED|unix.WNOWAIT, 0, 0)
+			flags|unix.WNOHANG|unix.WALL|unix.WEXITED|unix.WNOWAIT, 0, 0)
 		if e == unix.EINTR {
 			continue
 		}
@@ -83,6 +83,17 @@ func (si *siginfoChild) waitStatus() WaitStatus {
 		return WaitStatus(si.status&0x7f | 0x80)
 	}
 	return WaitStatus(si.status)<<8 | 0x7f
+}
+
+// ReapThread takes note of the death of a tracee of any thread of this process,
+// and of nothing else. It says whether there was one.
+func ReapThread(tid int) bool {
+	found, ws, err := peekTracee(tid, 0)
+	if err != nil || found != tid || ws.Stopped() {
+		return false
+	}
+	n, err := unix.Wait4(tid, nil, unix.WNOHANG|unix.WALL, nil)
+	return err == nil && n == tid
 }
 
 // WaitChild asks, without blocking, for the exit of a child of this process.
