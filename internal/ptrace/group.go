@@ -434,6 +434,9 @@ func openMem(g *Group) (*Mem, error) {
 		return nil, err
 	}
 	f, err := os.OpenFile(proc.TaskPath(g.PID, tid, "mem"), os.O_RDWR, 0)
+	if errors.Is(err, os.ErrNotExist) || errors.Is(err, syscall.ESRCH) {
+		return nil, refuse(g.PID, ReasonGone, "it ended")
+	}
 	if err != nil {
 		return nil, fmt.Errorf("process %d: opening its memory: %w", g.PID, err)
 	}
