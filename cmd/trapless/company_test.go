@@ -124,6 +124,7 @@ func TestStoppedTargetStaysStopped(t *testing.T) {
 
 	for range 5 {
 		r := traceArmed(t, "-p", pid, "-e", script)
+		time.Sleep(100 * time.Millisecond) // for its threads to come to the probe
 		p.Signal(syscall.SIGSTOP)
 		waitState(t, p.Pid, "T")
 		if got := r.end(os.Interrupt).value(t, "@"); got == 0 {
