@@ -5,7 +5,7 @@
 // An operand relative to RIP is rebased, a short branch becomes a long one,
 // and a branch that exists only in a short form (jrcxz, loop) becomes a short
 // hop over a long jump. Everything that depends on its own address in another
-// way is refused. A near return and an indirect jump do not depend on it and
+// way is refused, but for near calls, which have functions of their own. A near return and an indirect jump do not depend on it and
 // stay as they are.
 //
 // The size of a moved instruction depends on the instruction alone, so that
@@ -88,21 +88,6 @@ func MoveBranch(in x86.Inst, code []byte, from, to, target abi.Addr) ([]byte, er
 		return out, nil
 	}
 	return putRel(in, out, int(in.DispOff), to, ripTarget(in, from))
-}
-
-// RetargetCall returns the direct call at the address at so that it calls
-// target: the same bytes but for the relative address.
-func RetargetCall(in x86.Inst, code []byte, at, target abi.Addr) ([]byte, error) {
-	if !IsPlainCall(in) {
-		return nil, refuse(Call, in, "is not a direct call with a 32-bit relative address")
-	}
-	out := append([]byte(nil), code[:in.Len]...)
-	return putRel(in, out, int(in.ImmOff), at, target)
-}
-
-// IsPlainCall reports whether RetargetCall can handle the instruction.
-func IsPlainCall(in x86.Inst) bool {
-	return in.Mode == x86.Mode64 && in.Branch == x86.BranchCall && in.ImmLen == rel32Len
 }
 
 // Reference is the address to which the instruction at the address at refers

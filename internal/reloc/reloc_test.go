@@ -193,6 +193,8 @@ func TestRetargetCall(t *testing.T) {
 		{"e800000000", "e8" + rel(there, here+5)},
 		{"67e800000000", "67e8" + rel(there, here+6)},
 		{"666648e800000000", "666648e8" + rel(there, here+8)}, // as linkers pad a call of __tls_get_addr
+		{"ff1500000000", "2ee8" + rel(there, here+6)},
+		{"41ff942488000000", "2e2e2ee8" + rel(there, here+8)},
 	} {
 		code := unhex(t, row.from)
 		got, err := RetargetCall(decode(t, code), code, here, there)
@@ -200,7 +202,7 @@ func TestRetargetCall(t *testing.T) {
 			t.Errorf("%s: %x, %v; want %s", row.from, got, err, row.to)
 		}
 	}
-	for _, other := range []string{"ffd0", "e900000000", "90"} {
+	for _, other := range []string{"ffd0", "ff542408", "e900000000", "90", "ff1c2500000000", "66ff1500000000"} {
 		code := unhex(t, other)
 		if got, err := RetargetCall(decode(t, code), code, here, there); err == nil {
 			t.Errorf("%s: %x", other, got)
