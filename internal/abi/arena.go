@@ -87,6 +87,14 @@ const (
 	// PerSlotHash has a shared directory of keys and a cell for each
 	// directory position in every slot.
 	PerSlotHash
+
+	// Kinds of the kernel's that have no layout yet; NewLayout refuses them.
+	Array          // MaxEntries values that all threads share
+	Hash           // keys and values that all threads share
+	LRUHash        // the same; the least recently used entries make room
+	StackTrace     // stacks by their number
+	RingBuf        // records, written to the slots' rings
+	PerfEventArray // the same
 )
 
 // MapSpec is what a program asks of a map.

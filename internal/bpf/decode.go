@@ -1,29 +1,12 @@
 package bpf
 
 import (
-	"errors"
 	"fmt"
 	"math"
+	"slices"
 
 	"github.com/cilium/ebpf/asm"
 )
-
-// ErrInvalid is wrapped by every reason why a program is not accepted.
-var ErrInvalid = errors.New("bpf program")
-
-// InsnError is a reason why a program is not accepted, and where.
-type InsnError struct {
-	Program string
-	Index   int    // of the instruction in Program.Insns
-	Insn    string // its text
-	Reason  string
-}
-
-func (e *InsnError) Error() string {
-	return fmt.Sprintf("%v %s: instruction %d (%s): %s", ErrInvalid, e.Program, e.Index, e.Insn, e.Reason)
-}
-
-func (e *InsnError) Unwrap() error { return ErrInvalid }
 
 // Kind is what an instruction does in general.
 type Kind uint8
@@ -33,13 +16,17 @@ const (
 	ALU        Kind = iota // Dst = Dst op (Src or Imm)
 	LoadImm                // Dst = Imm, 64 bits
 	LoadRef                // Dst = reference to map Imm, or to the ring
+	LoadValue              // Dst = address of byte Off of the first value of map Imm
+	LoadFunc               // Dst = reference to the function that begins at Target
 	Load                   // Dst = *(Src+Off)
 	Store                  // *(Dst+Off) = Src or Imm
 	AtomicRMW              // an atomic read-modify-write of *(Dst+Off) with Src
 	Jump                   // to Target if Dst op (Src or Imm)
 	JumpAlways             // to Target
 	CallHelper             // helper number Imm
-	Exit                   // the run ends
+	CallReg                // the helper whose number is in Dst
+	CallFunc               // the function that begins at Target
+	Exit                   // the function returns, or the run ends
 )
 
 // Insn is an instruction, decoded: no field has to be taken apart any more.
@@ -60,23 +47,35 @@ type Insn struct {
 	Target int // index of an instruction
 }
 
+// Helper is the number of the helper that a CallHelper calls.
+func (in *Insn) Helper() asm.BuiltinFunc { return asm.BuiltinFunc(in.Imm) }
+
 // decoder turns instructions into Insns.
 type decoder struct {
 	prog    *Program
+	code    *Code
 	symbols map[string]int // index of the instruction that bears the symbol
 	raw     []int          // position of each instruction in 8-byte units
 	index   map[int]int    // position to index
 }
 
-// decode decodes a whole program.
-func decode(p *Program) ([]Insn, error) {
-	d := &decoder{prog: p, symbols: map[string]int{}, index: map[int]int{}}
+func newDecoder(p *Program) *decoder {
+	return &decoder{
+		prog:    p,
+		code:    &Code{Name: p.Name, Input: p.Input, Maps: slices.Clone(p.Maps), Insns: make([]Insn, len(p.Insns))},
+		symbols: map[string]int{},
+		index:   map[int]int{},
+	}
+}
+
+// insns decodes all instructions.
+func (d *decoder) insns() error {
 	pos := 0
-	for i := range p.Insns {
-		in := &p.Insns[i]
+	for i := range d.prog.Insns {
+		in := &d.prog.Insns[i]
 		if s := in.Symbol(); s != "" {
 			if _, dup := d.symbols[s]; dup {
-				return nil, d.fail(i, "symbol %s is defined twice", s)
+				return d.fail(i, "symbol %s is defined twice", s)
 			}
 			d.symbols[s] = i
 		}
@@ -84,13 +83,12 @@ func decode(p *Program) ([]Insn, error) {
 		d.index[pos] = i
 		pos += int(in.Size() / asm.InstructionSize)
 	}
-	out := make([]Insn, len(p.Insns))
-	for i := range p.Insns {
-		if err := d.one(i, &out[i]); err != nil {
-			return nil, err
+	for i := range d.code.Insns {
+		if err := d.one(i, &d.code.Insns[i]); err != nil {
+			return err
 		}
 	}
-	return out, nil
+	return nil
 }
 
 func (d *decoder) fail(i int, format string, args ...any) error {
@@ -113,12 +111,12 @@ func (d *decoder) one(i int, out *Insn) error {
 	case asm.JumpClass, asm.Jump32Class:
 		reason = d.jump(i, in, out)
 	default:
-		reason = decodeMemory(in, out)
+		reason = d.memory(i, in, out)
 	}
 	if reason != "" {
 		return d.fail(i, "%s", reason)
 	}
-	if out.Kind != LoadImm && out.Kind != LoadRef && !out.UseSrc && (out.Imm < math.MinInt32 || out.Imm > math.MaxInt32) {
+	if in.OpCode != asm.LoadImmOp(asm.DWord) && !out.UseSrc && (out.Imm < math.MinInt32 || out.Imm > math.MaxInt32) {
 		return d.fail(i, "constant %d has more than 32 bits", out.Imm)
 	}
 	return nil
@@ -136,14 +134,7 @@ func decodeALU(in *asm.Instruction, out *Insn) string {
 	out.UseSrc = in.OpCode.Source() == asm.RegSource
 	switch out.ALU {
 	case asm.Add, asm.Sub, asm.Mul, asm.Div, asm.SDiv, asm.Or, asm.And, asm.Mod, asm.SMod, asm.Xor, asm.Mov:
-	case asm.LSh, asm.RSh, asm.ArSh:
-		bits := int64(32)
-		if out.Wide {
-			bits = 64
-		}
-		if !out.UseSrc && (out.Imm < 0 || out.Imm >= bits) {
-			return fmt.Sprintf("shift by %d", out.Imm)
-		}
+	case asm.LSh, asm.RSh, asm.ArSh: // the count is masked when it is used
 	case asm.Neg:
 		if out.UseSrc || out.Imm != 0 {
 			return "a negation has a second operand"
@@ -195,16 +186,12 @@ func (d *decoder) jump(i int, in *asm.Instruction, out *Insn) string {
 	op := in.OpCode.JumpOp()
 	switch op {
 	case asm.Call:
-		out.Kind = CallHelper
-		if in.Src != 0 || in.Dst != 0 || in.Offset != 0 {
-			return "only helpers can be called"
-		}
-		if in.OpCode.Source() != asm.ImmSource {
-			return "unknown call"
-		}
-		return ""
+		return d.call(i, in, out)
 	case asm.Exit:
 		out.Kind = Exit
+		if in.OpCode.Class() != asm.JumpClass {
+			return "unknown jump"
+		}
 		if in.Src != 0 || in.Dst != 0 || in.Offset != 0 || in.Constant != 0 || in.OpCode.Source() != asm.ImmSource {
 			return "an exit has operands"
 		}
@@ -212,6 +199,8 @@ func (d *decoder) jump(i int, in *asm.Instruction, out *Insn) string {
 	case asm.Ja:
 		return d.jumpAlways(i, in, out)
 	case asm.JEq, asm.JNE, asm.JGT, asm.JGE, asm.JLT, asm.JLE, asm.JSet, asm.JSGT, asm.JSGE, asm.JSLT, asm.JSLE:
+	case asm.JCOND:
+		return "may_goto is not supported: every loop is bounded by fuel"
 	default:
 		return "unknown jump"
 	}
@@ -224,6 +213,34 @@ func (d *decoder) jump(i int, in *asm.Instruction, out *Insn) string {
 	return d.target(i, in, int64(in.Offset), int64(in.Offset) == -1, out)
 }
 
+// call follows RFC 9669, 4.3.1 and 4.3.2, and clang's and the kernel's callx,
+// which calls the helper whose number is in a register.
+func (d *decoder) call(i int, in *asm.Instruction, out *Insn) string {
+	switch {
+	case in.OpCode.Class() != asm.JumpClass:
+		return "unknown call"
+	case in.Offset != 0:
+		return "a call has an offset"
+	case in.OpCode.Source() == asm.RegSource:
+		out.Kind, out.UseSrc = CallReg, true
+		if in.Src != 0 || in.Constant != 0 {
+			return "a call of a register has other operands"
+		}
+		return ""
+	case in.Dst != 0:
+		return "a call has a destination register"
+	case in.Src == asm.R0:
+		out.Kind = CallHelper
+		return ""
+	case in.Src == asm.PseudoCall:
+		out.Kind, out.Src, out.Imm = CallFunc, 0, 0
+		return d.target(i, in, in.Constant, in.Constant == -1, out)
+	case in.Src == asm.PseudoKfuncCall:
+		return "kernel functions cannot be called: the program runs in a process"
+	}
+	return "unknown call"
+}
+
 func (d *decoder) jumpAlways(i int, in *asm.Instruction, out *Insn) string {
 	out.Kind, out.Off, out.Imm = JumpAlways, 0, 0
 	if in.Src != 0 || in.Dst != 0 || in.OpCode.Source() != asm.ImmSource {
@@ -234,6 +251,9 @@ func (d *decoder) jumpAlways(i int, in *asm.Instruction, out *Insn) string {
 			return "a long jump has an offset"
 		}
 		return d.target(i, in, in.Constant, in.Constant == -1, out)
+	}
+	if in.Constant != 0 {
+		return "an unconditional jump has operands"
 	}
 	return d.target(i, in, int64(in.Offset), in.Offset == -1, out)
 }
@@ -257,13 +277,15 @@ func (d *decoder) target(i int, in *asm.Instruction, dist int64, symbolic bool, 
 	return ""
 }
 
-// decodeMemory follows RFC 9669, 5.
-func decodeMemory(in *asm.Instruction, out *Insn) string {
+// memory follows RFC 9669, 5.
+func (d *decoder) memory(i int, in *asm.Instruction, out *Insn) string {
 	class, mode := in.OpCode.Class(), in.OpCode.Mode()
 	out.Size = in.OpCode.Size().Sizeof()
 	switch {
 	case in.OpCode == asm.LoadImmOp(asm.DWord):
-		return decodeLoadImm(in, out)
+		return d.loadImm(i, in, out)
+	case class == asm.LdClass && (mode == asm.AbsMode || mode == asm.IndMode):
+		return "legacy packet access (ABS, IND) is not supported: a probe has no packet"
 	case class == asm.LdXClass && mode == asm.MemMode:
 		out.Kind, out.UseSrc = Load, true
 	case class == asm.LdXClass && mode == asm.MemSXMode && out.Size < 8:
@@ -280,20 +302,44 @@ func decodeMemory(in *asm.Instruction, out *Insn) string {
 	return unusedOperand(out)
 }
 
-func decodeLoadImm(in *asm.Instruction, out *Insn) string {
+// loadImm follows RFC 9669, 5.4. Maps are given by their numbers.
+func (d *decoder) loadImm(i int, in *asm.Instruction, out *Insn) string {
+	out.Src = 0
 	switch {
 	case in.Offset != 0:
 		return "a constant load has an offset"
 	case in.Src == 0:
 		out.Kind = LoadImm
-	case in.Src == asm.PseudoMapFD:
+		return ""
+	case in.Src == asm.PseudoMapFD || in.Src == pseudoMapIdx:
 		out.Kind, out.Imm = LoadRef, int64(uint32(in.Constant))
-		out.Src = 0
-	default:
-		return "unknown kind of constant"
+		if in.Constant>>32 != 0 {
+			return "a map reference has an offset"
+		}
+		if out.Imm != ringNumber && out.Imm >= int64(len(d.prog.Maps)) {
+			return fmt.Sprintf("there is no map %d", out.Imm)
+		}
+		return ""
+	case in.Src == asm.PseudoMapValue || in.Src == pseudoMapIdxValue:
+		out.Kind, out.Imm, out.Off = LoadValue, int64(uint32(in.Constant)), int32(in.Constant>>32)
+		if out.Imm >= int64(len(d.prog.Maps)) {
+			return fmt.Sprintf("there is no map %d", out.Imm)
+		}
+		return ""
+	case in.Src == asm.PseudoFunc:
+		out.Kind, out.Imm = LoadFunc, 0
+		dist := int64(int32(in.Constant))
+		return d.target(i, in, dist, dist == -1, out)
 	}
-	return ""
+	return "unknown kind of constant"
 }
+
+// Values of a constant load's source register that package asm does not name
+// (RFC 9669, 5.4).
+const (
+	pseudoMapIdx      asm.Register = 5
+	pseudoMapIdxValue asm.Register = 6
+)
 
 func decodeAtomic(in *asm.Instruction, out *Insn) string {
 	out.Kind, out.UseSrc, out.Imm, out.Atomic = AtomicRMW, true, 0, in.OpCode.AtomicOp()

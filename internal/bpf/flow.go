@@ -91,7 +91,9 @@ func (c *checker) call() string {
 	case HelperRingbufOutput:
 		reason = c.ringOutput()
 	default:
-		reason = fmt.Sprintf("helper %d (%v) is not supported", c.in.Imm, h)
+		if _, reason = LookupHelper(h); reason == "" {
+			reason = fmt.Sprintf("helper %d (%v) is not supported", c.in.Imm, h)
+		}
 	}
 	for r := asm.R1; r <= asm.R5; r++ {
 		c.after.Regs[r] = Value{}
@@ -105,7 +107,7 @@ func (c *checker) mapCell() (Value, string) {
 	if ref.Kind != MapRef {
 		return ref, "r1 is not a map"
 	}
-	spec := &c.v.maps[ref.Map]
+	spec := &c.v.code.Maps[ref.Map]
 	if reason := c.data("key", key, spec.KeySize); reason != "" {
 		return ref, reason
 	}

@@ -67,14 +67,14 @@ func (m *Machine) Run(v *Verified, ctx *Regs) error {
 			return nil
 		}
 	}
-	return fmt.Errorf("%w: %s", ErrFuel, v.name)
+	return fmt.Errorf("%w: %s", ErrFuel, v.code.Name)
 }
 
 // CheckMaps checks that a layout holds a program's maps at their numbers.
 func CheckMaps(v *Verified, l *abi.Layout) error {
-	for i, spec := range v.maps {
+	for i, spec := range v.code.Maps {
 		if i >= len(l.Maps) || l.Maps[i].MapSpec != spec {
-			return fmt.Errorf("%w %s: map %d (%s) is not in the arena's layout", ErrInvalid, v.name, i, spec.Name)
+			return fmt.Errorf("%w %s: map %d (%s) is not in the arena's layout", ErrInvalid, v.code.Name, i, spec.Name)
 		}
 	}
 	return nil
@@ -82,7 +82,7 @@ func CheckMaps(v *Verified, l *abi.Layout) error {
 
 // step executes one instruction and reports whether the run goes on.
 func (x *run) step() bool {
-	in := &x.v.insns[x.at]
+	in := &x.v.code.Insns[x.at]
 	next := x.at + 1
 	switch in.Kind {
 	case ALU:

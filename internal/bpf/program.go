@@ -21,8 +21,18 @@ import (
 // Program is a program as its author wrote it. Nothing about it is proven.
 type Program struct {
 	Name  string
+	Input Input
 	Insns asm.Instructions
 	Maps  []abi.MapSpec // a map's number is its index here and in the arena's layout
+}
+
+// Input is what a program finds in its registers. The zero value is a probe's
+// input: r1 points to the target's registers, a read-only struct pt_regs.
+type Input struct {
+	// Memory says that r1 points to Size writable bytes instead, and that r2
+	// is Size. Without bytes, r1 is 0.
+	Memory bool
+	Size   int
 }
 
 // String lists the instructions, one a line, each with its index.
@@ -37,30 +47,6 @@ func (p *Program) String() string {
 	}
 	return b.String()
 }
-
-// Helpers that a program may call. Numbers below 0x10000 are the kernel's
-// (include/uapi/linux/bpf.h), the others exist in trapless only.
-const (
-	// HelperGetCurrentPidTgid returns the process in the upper 32 bits. The
-	// thread in the lower ones may not be used.
-	HelperGetCurrentPidTgid asm.BuiltinFunc = asm.FnGetCurrentPidTgid
-	// HelperRingbufOutput (ring, data on the stack, constant size, flags 0)
-	// returns 0, or a negative error number when the event was dropped.
-	HelperRingbufOutput asm.BuiltinFunc = asm.FnRingbufOutput
-	// HelperExit () asks the tracer to end the session, and ends the run. It
-	// does not return.
-	HelperExit asm.BuiltinFunc = 0x10000
-	// HelperMapCell (map, key on the stack) returns the running thread's own
-	// cell for the key, or 0 when the map is full or the index out of range. A
-	// cell that was never used is zero.
-	HelperMapCell asm.BuiltinFunc = 0x10001
-)
-
-// MaxEvent is the largest event that HelperRingbufOutput takes, in bytes.
-const MaxEvent = 512
-
-// StackSize is the size of a program's stack, in bytes, below r10.
-const StackSize = 512
 
 // ringNumber stands for the ring where a map number is expected.
 const ringNumber = 1<<31 - 1

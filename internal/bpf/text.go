@@ -24,11 +24,6 @@ var atomicText = map[asm.AtomicOp]string{
 	asm.Xchg: "xchg", asm.CmpXchg: "cmpxchg",
 }
 
-var helperText = map[asm.BuiltinFunc]string{
-	HelperGetCurrentPidTgid: "get_current_pid_tgid", HelperRingbufOutput: "ringbuf_output",
-	HelperExit: "exit", HelperMapCell: "map_cell",
-}
-
 // String is the instruction in the notation of the kernel's verifier log, more
 // or less: w1 is the lower half of r1.
 func (in Insn) String() string {
@@ -52,8 +47,19 @@ func (in Insn) String() string {
 		return fmt.Sprintf("if %s %s %s goto %d", regText(in.Dst, in.Wide), jumpText[in.Jump], in.operandText(in.Wide), in.Target)
 	case JumpAlways:
 		return fmt.Sprintf("goto %d", in.Target)
+	case LoadValue:
+		return fmt.Sprintf("%s = map[%d][0]+%d", regText(in.Dst, true), in.Imm, in.Off)
+	case LoadFunc:
+		return fmt.Sprintf("%s = func %d", regText(in.Dst, true), in.Target)
 	case CallHelper:
-		return "call " + helperText[asm.BuiltinFunc(in.Imm)]
+		if h := helperByID[in.Helper()]; h != nil {
+			return "call " + h.Name
+		}
+		return fmt.Sprintf("call helper %d", in.Imm)
+	case CallReg:
+		return "callx " + regText(in.Dst, true)
+	case CallFunc:
+		return fmt.Sprintf("call func %d", in.Target)
 	}
 	return "exit"
 }
@@ -98,8 +104,8 @@ func regText(r asm.Register, wide bool) string {
 // String lists the instructions that can be reached, one a line.
 func (v *Verified) String() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "program %s:\n", v.name)
-	for i, in := range v.insns {
+	fmt.Fprintf(&b, "program %s:\n", v.code.Name)
+	for i, in := range v.code.Insns {
 		if v.before[i] == nil {
 			continue
 		}

@@ -3,22 +3,16 @@ package bpf
 import (
 	"fmt"
 	"math"
-	"slices"
 
 	"github.com/cilium/ebpf/asm"
 
 	"trapless/internal/abi"
 )
 
-// MaxInsns is the largest number of instructions of a program.
-const MaxInsns = 4096
-
 // Verified is a program that was proven to touch nothing but its context, its
 // stack, its map cells and the event ring, and to end. Only Validate makes one.
 type Verified struct {
-	name   string
-	maps   []abi.MapSpec
-	insns  []Insn
+	code   *Code
 	before []*State
 	branch []Branch
 }
@@ -34,13 +28,13 @@ const (
 )
 
 // Name is the program's name.
-func (v *Verified) Name() string { return v.name }
+func (v *Verified) Name() string { return v.code.Name }
 
 // Maps are the program's maps, by number. The caller must not change them.
-func (v *Verified) Maps() []abi.MapSpec { return v.maps }
+func (v *Verified) Maps() []abi.MapSpec { return v.code.Maps }
 
 // Insns are the decoded instructions. The caller must not change them.
-func (v *Verified) Insns() []Insn { return v.insns }
+func (v *Verified) Insns() []Insn { return v.code.Insns }
 
 // Before is what is known before instruction i, nil if it is never reached.
 func (v *Verified) Before(i int) *State { return v.before[i] }
@@ -49,10 +43,10 @@ func (v *Verified) Before(i int) *State { return v.before[i] }
 func (v *Verified) Branch(i int) Branch { return v.branch[i] }
 
 // Ends reports whether a run ends with instruction i.
-func (v *Verified) Ends(i int) bool {
-	in := &v.insns[i]
-	return in.Kind == Exit || in.Kind == CallHelper && asm.BuiltinFunc(in.Imm) == HelperExit
-}
+func (v *Verified) Ends(i int) bool { return v.code.Ends(i) }
+
+// Code is the decoded program. The caller must not change it.
+func (v *Verified) Code() *Code { return v.code }
 
 // Validate decodes and verifies a program. It refuses, with an InsnError that
 // names the instruction: unknown instructions and helpers, jumps backwards or
@@ -60,21 +54,21 @@ func (v *Verified) Ends(i int) bool {
 // context's readable fields, the stack or a map's cell, pointers used as
 // numbers, and a way past the last instruction.
 func Validate(p *Program) (*Verified, error) {
-	if len(p.Insns) == 0 || len(p.Insns) > MaxInsns {
-		return nil, fmt.Errorf("%w %s: %d instructions, not between 1 and %d", ErrInvalid, p.Name, len(p.Insns), MaxInsns)
-	}
-	insns, err := decode(p)
+	code, err := Decode(p)
 	if err != nil {
 		return nil, err
 	}
-	n := len(insns)
-	v := &Verified{p.Name, slices.Clone(p.Maps), insns, make([]*State, n), make([]Branch, n)}
+	if code.Input != (Input{}) {
+		return nil, fmt.Errorf("%w %s: only a probe's input is supported", ErrInvalid, p.Name)
+	}
+	n := len(code.Insns)
+	v := &Verified{code, make([]*State, n), make([]Branch, n)}
 	v.before[0] = entryState()
-	for i := range insns {
+	for i := range code.Insns {
 		if v.before[i] == nil {
 			continue // nothing jumps backwards, so nothing can reach it any more
 		}
-		c := checker{v: v, at: i, in: &insns[i], after: *v.before[i]}
+		c := checker{v: v, at: i, in: &code.Insns[i], after: *v.before[i]}
 		if reason := c.check(); reason != "" {
 			return nil, &InsnError{p.Name, i, fmt.Sprint(p.Insns[i]), reason}
 		}
@@ -114,6 +108,10 @@ func (c *checker) check() string {
 		return c.flow(in.Target, &c.after)
 	case Exit:
 		return c.initialised(asm.R0)
+	case CallFunc, LoadFunc:
+		return "only helpers can be called"
+	case CallReg, LoadValue:
+		return "the instruction is not supported"
 	}
 	if reason != "" || c.v.Ends(c.at) {
 		return reason
@@ -124,8 +122,6 @@ func (c *checker) check() string {
 // flow says that the run goes on at instruction to, in state s.
 func (c *checker) flow(to int, s *State) string {
 	switch {
-	case to >= len(c.v.insns):
-		return "the program goes on behind its last instruction"
 	case to <= c.at:
 		return "jumps backwards"
 	case c.v.before[to] == nil:
@@ -246,9 +242,6 @@ func (c *checker) loadRef() string {
 	if c.in.Imm == ringNumber {
 		return c.define(c.in.Dst, Value{Kind: RingRef})
 	}
-	if c.in.Imm >= int64(len(c.v.maps)) {
-		return fmt.Sprintf("there is no map %d", c.in.Imm)
-	}
 	return c.define(c.in.Dst, Value{Kind: MapRef, Map: int32(c.in.Imm)})
 }
 
@@ -316,8 +309,8 @@ func (c *checker) cellAccess(r asm.Register, p Value, off int32) string {
 		return fmt.Sprintf("%v does not point to memory", r)
 	}
 	size := c.in.Size
-	if off < 0 || int(off)+size > c.v.maps[p.Map].ValueSize || int(off)%size != 0 {
-		return fmt.Sprintf("%d bytes at %d of a cell of %d bytes", size, off, c.v.maps[p.Map].ValueSize)
+	if off < 0 || int(off)+size > c.v.code.Maps[p.Map].ValueSize || int(off)%size != 0 {
+		return fmt.Sprintf("%d bytes at %d of a cell of %d bytes", size, off, c.v.code.Maps[p.Map].ValueSize)
 	}
 	return ""
 }

@@ -1,0 +1,162 @@
+package bpf
+
+import (
+	"fmt"
+
+	"github.com/cilium/ebpf/asm"
+)
+
+// Helpers that exist in trapless only. The others have the kernel's numbers
+// (include/uapi/linux/bpf.h), which are below 0x10000.
+const (
+	// HelperExit () asks the tracer to end the session, and ends the run. It
+	// does not return. Only the main function may call it.
+	HelperExit asm.BuiltinFunc = 0x10000
+	// HelperMapCell (map, key on the stack) returns the running thread's own
+	// cell for the key, or 0 when the map is full or the index out of range. A
+	// cell that was never used is zero.
+	HelperMapCell asm.BuiltinFunc = 0x10001
+)
+
+// Helpers of the kernel that the engine treats in a way of its own.
+const (
+	// HelperGetCurrentPidTgid returns the process in the upper 32 bits and the
+	// thread in the lower ones.
+	HelperGetCurrentPidTgid asm.BuiltinFunc = asm.FnGetCurrentPidTgid
+	// HelperRingbufOutput (ring, data, size, flags) returns 0, or a negative
+	// error number when the event was dropped.
+	HelperRingbufOutput asm.BuiltinFunc = asm.FnRingbufOutput
+)
+
+// MaxEvent is the largest event that HelperRingbufOutput takes, in bytes.
+const MaxEvent = 512
+
+// ArgType is what a helper demands of an argument.
+type ArgType uint8
+
+// The types of arguments. A size belongs to the memory in the register before.
+const (
+	ArgNone        ArgType = iota // there is no argument
+	ArgAnything                   // a number, or a pointer whose address is used as one
+	ArgContext                    // the pointer to the context that the program began with
+	ArgMap                        // a reference to a map
+	ArgKey                        // readable memory of the map's key size
+	ArgValue                      // readable memory of the map's value size
+	ArgRead                       // readable memory of the size in the next argument
+	ArgReadOrNull                 // the same, or 0 with the size 0
+	ArgWrite                      // memory of the size in the next argument, which the helper writes
+	ArgWriteOrNull                // the same, or 0 with the size 0
+	ArgSize                       // a size of at least 1
+	ArgSizeOrZero                 // a size
+	ArgConstSize                  // a size that is the same on every path, at least 1
+	ArgString                     // a string that ends with a zero byte, in a read-only map
+	ArgFunc                       // a reference to a function of the program
+	ArgStackOrNull                // a pointer to the stack, or 0
+	ArgRecord                     // a record that ringbuf_reserve returned; it is gone afterwards
+)
+
+// RetType is what a helper leaves in r0.
+type RetType uint8
+
+// The types of results.
+const (
+	RetScalar       RetType = iota // a number
+	RetVoid                        // nothing that may be read
+	RetNever                       // the helper does not return
+	RetValueOrNull                 // a pointer to a value of the map in r1, or 0
+	RetCellOrNull                  // a pointer to the thread's own value of the map in r1, or 0
+	RetRecordOrNull                // a pointer to a record of the size in r2, or 0
+)
+
+// Helper describes a helper function.
+type Helper struct {
+	ID   asm.BuiltinFunc
+	Name string // as in include/uapi/linux/bpf.h, without bpf_
+	Args [5]ArgType
+	Ret  RetType
+
+	// Missing is why the engine cannot run it, empty when it can. A program
+	// that calls such a helper is refused by the helper's name.
+	Missing string
+}
+
+// NumArgs is the number of arguments.
+func (h *Helper) NumArgs() int {
+	n := 0
+	for n < len(h.Args) && h.Args[n] != ArgNone {
+		n++
+	}
+	return n
+}
+
+// LookupHelper finds a helper by its number. It returns a reason when there is
+// none, or none that the engine has.
+func LookupHelper(id asm.BuiltinFunc) (*Helper, string) {
+	h := helperByID[id]
+	switch {
+	case h == nil:
+		return nil, fmt.Sprintf("helper %d (%v) is not supported", int64(id), id)
+	case h.Missing != "":
+		return h, fmt.Sprintf("helper %d (%s) is not supported: %s", int64(id), h.Name, h.Missing)
+	}
+	return h, ""
+}
+
+var helperByID = func() map[asm.BuiltinFunc]*Helper {
+	m := map[asm.BuiltinFunc]*Helper{}
+	for i := range helpers {
+		m[helpers[i].ID] = &helpers[i]
+	}
+	return m
+}()
+
+// Reasons why a helper is missing.
+const (
+	notYet    = "the engine does not have it yet"
+	noKernel  = "a program runs in the process, where no kernel memory can be read"
+	noWriting = "a probe must not change the process"
+)
+
+type args = [5]ArgType
+
+// helpers are the helpers that programs of user-space probes call.
+var helpers = []Helper{
+	{asm.FnMapLookupElem, "map_lookup_elem", args{ArgMap, ArgKey}, RetValueOrNull, notYet},
+	{asm.FnMapUpdateElem, "map_update_elem", args{ArgMap, ArgKey, ArgValue, ArgAnything}, RetScalar, notYet},
+	{asm.FnMapDeleteElem, "map_delete_elem", args{ArgMap, ArgKey}, RetScalar, notYet},
+	{asm.FnMapLookupPercpuElem, "map_lookup_percpu_elem", args{ArgMap, ArgKey, ArgAnything}, RetValueOrNull, notYet},
+	{asm.FnForEachMapElem, "for_each_map_elem", args{ArgMap, ArgFunc, ArgStackOrNull, ArgAnything}, RetScalar, notYet},
+	{asm.FnProbeRead, "probe_read", args{ArgWrite, ArgSizeOrZero, ArgAnything}, RetScalar, notYet},
+	{asm.FnProbeReadStr, "probe_read_str", args{ArgWrite, ArgSizeOrZero, ArgAnything}, RetScalar, notYet},
+	{asm.FnProbeReadUser, "probe_read_user", args{ArgWrite, ArgSizeOrZero, ArgAnything}, RetScalar, notYet},
+	{asm.FnProbeReadUserStr, "probe_read_user_str", args{ArgWrite, ArgSizeOrZero, ArgAnything}, RetScalar, notYet},
+	{asm.FnProbeReadKernel, "probe_read_kernel", args{ArgWrite, ArgSizeOrZero, ArgAnything}, RetScalar, noKernel},
+	{asm.FnProbeReadKernelStr, "probe_read_kernel_str", args{ArgWrite, ArgSizeOrZero, ArgAnything}, RetScalar, noKernel},
+	{asm.FnProbeWriteUser, "probe_write_user", args{ArgAnything, ArgRead, ArgSize}, RetScalar, noWriting},
+	{asm.FnKtimeGetNs, "ktime_get_ns", args{}, RetScalar, notYet},
+	{asm.FnKtimeGetBootNs, "ktime_get_boot_ns", args{}, RetScalar, notYet},
+	{asm.FnKtimeGetCoarseNs, "ktime_get_coarse_ns", args{}, RetScalar, notYet},
+	{HelperGetCurrentPidTgid, "get_current_pid_tgid", args{}, RetScalar, ""},
+	{asm.FnGetCurrentUidGid, "get_current_uid_gid", args{}, RetScalar, notYet},
+	{asm.FnGetCurrentComm, "get_current_comm", args{ArgWrite, ArgSize}, RetScalar, notYet},
+	{asm.FnGetSmpProcessorId, "get_smp_processor_id", args{}, RetScalar, notYet},
+	{asm.FnGetPrandomU32, "get_prandom_u32", args{}, RetScalar, notYet},
+	{HelperRingbufOutput, "ringbuf_output", args{ArgMap, ArgRead, ArgSizeOrZero, ArgAnything}, RetScalar, ""},
+	{asm.FnRingbufReserve, "ringbuf_reserve", args{ArgMap, ArgConstSize, ArgAnything}, RetRecordOrNull, notYet},
+	{asm.FnRingbufSubmit, "ringbuf_submit", args{ArgRecord, ArgAnything}, RetVoid, notYet},
+	{asm.FnRingbufDiscard, "ringbuf_discard", args{ArgRecord, ArgAnything}, RetVoid, notYet},
+	{asm.FnRingbufQuery, "ringbuf_query", args{ArgMap, ArgAnything}, RetScalar, notYet},
+	{asm.FnPerfEventOutput, "perf_event_output", args{ArgContext, ArgMap, ArgAnything, ArgRead, ArgSizeOrZero}, RetScalar, notYet},
+	{asm.FnGetStack, "get_stack", args{ArgContext, ArgWrite, ArgSizeOrZero, ArgAnything}, RetScalar, notYet},
+	{asm.FnGetStackid, "get_stackid", args{ArgContext, ArgMap, ArgAnything}, RetScalar, notYet},
+	{asm.FnGetFuncIp, "get_func_ip", args{ArgContext}, RetScalar, notYet},
+	{asm.FnGetAttachCookie, "get_attach_cookie", args{ArgContext}, RetScalar, notYet},
+	{asm.FnTracePrintk, "trace_printk", args{ArgRead, ArgSize, ArgAnything, ArgAnything, ArgAnything}, RetScalar, notYet},
+	{asm.FnTraceVprintk, "trace_vprintk", args{ArgRead, ArgSize, ArgReadOrNull, ArgSizeOrZero}, RetScalar, notYet},
+	{asm.FnSnprintf, "snprintf", args{ArgWriteOrNull, ArgSizeOrZero, ArgString, ArgReadOrNull, ArgSizeOrZero}, RetScalar, notYet},
+	{asm.FnStrncmp, "strncmp", args{ArgRead, ArgSize, ArgString}, RetScalar, notYet},
+	{asm.FnLoop, "loop", args{ArgAnything, ArgFunc, ArgStackOrNull, ArgAnything}, RetScalar, notYet},
+	{asm.FnTailCall, "tail_call", args{ArgContext, ArgMap, ArgAnything}, RetScalar, notYet},
+	{HelperExit, "exit", args{}, RetNever, ""},
+	{HelperMapCell, "map_cell", args{ArgMap, ArgKey}, RetCellOrNull, ""},
+}
