@@ -21,6 +21,20 @@ type placement struct {
 
 func (p placement) whole() abi.Range { return abi.Range{Start: p.at, End: p.at + abi.Addr(p.size)} }
 
+// placements are those of a target, which may be some hundred thousands.
+type placements struct {
+	all   []placement
+	byKey map[uint64][]placement
+}
+
+func (ps *placements) add(p placement) {
+	if ps.byKey == nil {
+		ps.byKey = map[uint64][]placement{}
+	}
+	ps.all = append(ps.all, p)
+	ps.byKey[p.key] = append(ps.byKey[p.key], p)
+}
+
 // Keys of placements that belong to no site. No site has such an address.
 const (
 	keyRuntime = iota + 1
@@ -46,6 +60,7 @@ type builder struct {
 	space    *plan.Space
 	env      jit.Env // Gate and Runtime are per region
 	runtimes map[*Region]*jit.Runtime
+	guessed  map[abi.Addr]*jit.Runtime // for estimates, by the gate that they assume
 }
 
 // generated is code for one address.
@@ -69,7 +84,7 @@ func (t *Target) Place(ctx context.Context, reqs []Request) ([]*Detour, []*plan.
 	if err != nil {
 		return nil, nil, err
 	}
-	b := &builder{Target: t, space: space, runtimes: map[*Region]*jit.Runtime{},
+	b := &builder{Target: t, space: space, runtimes: map[*Region]*jit.Runtime{}, guessed: map[abi.Addr]*jit.Runtime{},
 		env: jit.Env{Arena: t.arenaBase, Layout: t.arena.Layout(), TGID: uint32(t.PID)}}
 	detours := make([]*Detour, len(reqs))
 	var refusals []*plan.Refusal
@@ -126,8 +141,8 @@ func newDetour(w *plan.Window, at abi.Addr, g generated) (*Detour, error) {
 
 // again looks for the detour of the same site and programs in the target.
 func (b *builder) again(ctx context.Context, req Request) (*Detour, error) {
-	for _, p := range b.placements {
-		if p.key != uint64(req.Window.Site) || !req.Window.Allows(p.at) {
+	for _, p := range b.placements.byKey[uint64(req.Window.Site)] {
+		if !req.Window.Allows(p.at) {
 			continue
 		}
 		g, err := b.generate(ctx, req, p.at)
@@ -200,24 +215,37 @@ func (b *builder) emit(req Request, at, gate abi.Addr, rt *jit.Runtime) (generat
 // estimate is an upper bound of a detour's size. Code differs between addresses
 // in how it reaches the arena, by a few bytes for each access.
 func (b *builder) estimate(req Request) (int, error) {
-	gate := (req.Window.Site + estimateAt).PageDown()
-	env := b.env
-	env.Gate = gate
-	_, rt, err := jit.NewRuntime(gate+abi.PageSize, &env)
-	if err != nil {
-		return 0, err
+	at, reach := req.Window.Site+estimateAt, req.Window.Reach()
+	if !reach.Contains(at) {
+		at = reach.Start
+	}
+	gate := at &^ (guessSize - 1)
+	rt := b.guessed[gate]
+	if rt == nil {
+		env := b.env
+		env.Gate = gate
+		var err error
+		if _, rt, err = jit.NewRuntime(gate+abi.PageSize, &env); err != nil {
+			return 0, err
+		}
+		b.guessed[gate] = rt
 	}
 	// An arena that is out of reach makes the longest code.
 	far := *b
-	far.env.Arena = req.Window.Site ^ 1<<46
-	g, err := far.emit(req, gate+estimateAt, gate, rt)
+	far.env.Arena = at ^ 1<<46
+	g, err := far.emit(req, at, gate, rt)
 	if err != nil {
 		return 0, err
 	}
 	return (len(g.code) + 15) &^ 15, nil
 }
 
-const estimateAt = 1 << 24
+// Where estimates assume a detour, behind its site, and how far apart the gates
+// are that they assume, in bytes.
+const (
+	estimateAt = 1 << 24
+	guessSize  = 1 << 28
+)
 
 // runtime finds or writes the runtime of a region.
 func (b *builder) runtime(r *Region) (*jit.Runtime, error) {
@@ -237,8 +265,8 @@ func (b *builder) runtime(r *Region) (*jit.Runtime, error) {
 
 // put finds code of a kind in a region, or writes it there.
 func (b *builder) put(r *Region, key uint64, gen func(at abi.Addr) ([]byte, error)) (abi.Addr, error) {
-	for _, p := range b.placements {
-		if p.key != key || !r.Contains(p.at) {
+	for _, p := range b.placements.byKey[key] {
+		if !r.Contains(p.at) {
 			continue
 		}
 		code, err := gen(p.at)
@@ -282,6 +310,6 @@ func (t *Target) write(p placement, code []byte) error {
 	if err := t.journal.append(entry{kind: entryPlacement, a: uint64(p.at), b: uint64(p.size), c: p.key}); err != nil {
 		return err
 	}
-	t.placements = append(t.placements, p)
+	t.placements.add(p)
 	return t.mem.WriteText(code, p.at)
 }

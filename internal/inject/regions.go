@@ -60,7 +60,7 @@ func (t *Target) newSpace() (*plan.Space, error) {
 
 func (t *Target) usedIn(r *Region) []abi.Range {
 	var used []abi.Range
-	for _, p := range t.placements {
+	for _, p := range t.placements.all {
 		if r.Contains(p.at) {
 			used = append(used, p.whole())
 		}
@@ -88,7 +88,7 @@ func (t *Target) adopt(prev *previous) error {
 		case entryPlacement:
 			p := placement{at: abi.Addr(e.a), size: int(e.b), key: e.c}
 			if e.b > 0 && e.b <= 2*regionSize && t.regionOf(p.at) != nil && t.regionOf(p.at).Contains(p.at+abi.Addr(p.size-1)) {
-				t.placements = append(t.placements, p)
+				t.placements.add(p)
 			}
 		}
 	}

@@ -48,7 +48,7 @@ type Target struct {
 
 	home       abi.Addr
 	regions    []*Region
-	placements []placement
+	placements placements
 	detours    []*Detour
 	handlers   handlerState
 	armed      bool

@@ -245,9 +245,17 @@ func (s *Space) addRegion(piece abi.Range, at abi.Addr, size int) {
 // Adopt adds a region that is mapped already and the pieces of it that are in
 // use. Its head is kept out as that of any region.
 func (s *Space) Adopt(whole abi.Range, used []abi.Range) {
-	free := []abi.Range{{Start: whole.Start + abi.Addr(s.config.RegionHead), End: whole.End}}
+	used = slices.SortedFunc(slices.Values(used), func(x, y abi.Range) int { return cmp.Compare(x.Start, y.Start) })
+	rest := abi.Range{Start: whole.Start + abi.Addr(s.config.RegionHead), End: whole.End}
+	var free []abi.Range
 	for _, u := range used {
-		free = subtract(free, u)
+		if u.Start > rest.Start {
+			free = append(free, abi.Range{Start: rest.Start, End: min(u.Start, rest.End)})
+		}
+		rest.Start = min(max(rest.Start, u.End), rest.End)
+	}
+	if rest.Len() > 0 {
+		free = append(free, rest)
 	}
 	s.regions = append(s.regions, &region{whole: whole, free: free})
 }

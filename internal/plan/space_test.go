@@ -294,6 +294,45 @@ func TestAdopt(t *testing.T) {
 	}
 }
 
+// TestAdoptScattered: what is in use may come in any order, and overlap, because
+// a journal that was damaged names it.
+func TestAdoptScattered(t *testing.T) {
+	const pages = 64
+	r := rand.New(rand.NewPCG(9, 10))
+	for range 100 {
+		whole := abi.Range{Start: 0x55552b556000, End: 0x55552b556000 + pages*abi.PageSize}
+		var used []abi.Range
+		free := [pages]bool{}
+		for i := range free {
+			free[i] = i > 0 // the first is the head
+		}
+		for range r.IntN(20) {
+			first, n := r.IntN(pages+4)-2, 1+r.IntN(6)
+			start := whole.Start + abi.Addr(first*abi.PageSize)
+			used = append(used, abi.Range{Start: start, End: start + abi.Addr(n*abi.PageSize)})
+			for i := max(first, 0); i < min(first+n, pages); i++ {
+				free[i] = false
+			}
+		}
+		s := NewSpace(SpaceConfig{Maps: pie, RegionHead: abi.PageSize})
+		s.Adopt(whole, used)
+		for n := 0; ; n++ {
+			at, ok := s.PickIn(0, abi.PageSize)
+			if !ok {
+				break
+			}
+			i := int(at-whole.Start) / abi.PageSize
+			if at < whole.Start || i >= pages || !free[i] {
+				t.Fatalf("%v is in use: %v of %v", at, used, whole)
+			}
+			free[i] = false
+		}
+		if slices.Contains(free[:], true) {
+			t.Fatalf("not all free pages were found: %v of %v", used, whole)
+		}
+	}
+}
+
 func TestPickIn(t *testing.T) {
 	whole := abi.Range{Start: 0x55552b556000, End: 0x55552b558000}
 	s := NewSpace(SpaceConfig{Maps: pie})
