@@ -25,6 +25,7 @@ const (
 	HdrStop      = 0x10  // u64: nonzero once a program has called exit()
 	HdrMisses    = 0x18  // u64: runs that found no exclusive state, lock-added
 	HdrDrops     = 0x20  // u64: map updates dropped because the map was full, lock-added
+	HdrTraps     = 0x28  // u64: hits that came by a trap at a boundary inside a window, lock-added by the handlers
 	HdrSharedTP  = 0x40  // u64[SharedTPs]: thread pointers that several threads share
 	HdrMailbox   = 0x100 // u64[MailboxWords]: results of injected code
 	HdrSession   = 0x300 // u64[16]: session facts, see package arena

@@ -93,6 +93,10 @@ func (a *Arena) ShareTP(tp uint64) bool {
 // Stopped reports whether a program has called exit().
 func (a *Arena) Stopped() bool { return a.Load(abi.HdrStop) != 0 }
 
+// Traps is how often a thread of the target, or of a child that it forked, came
+// to an instruction inside a window and was sent on by the signal handlers.
+func (a *Arena) Traps() uint64 { return a.Load(abi.HdrTraps) }
+
 // slotsInUse lists the slots whose cells may hold anything.
 func (a *Arena) slotsInUse() []uint64 {
 	slots := []uint64{abi.SlotTracer, abi.SlotShared}

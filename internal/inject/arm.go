@@ -147,9 +147,12 @@ func (t *Target) armStopped(ctx context.Context) ([]*plan.Refusal, error) {
 	return refusals, t.openGates(true)
 }
 
-// pointTables tells the handlers where their tables are.
+// pointTables tells the handlers where their tables are, and the counter of traps.
 func (t *Target) pointTables() error {
 	h := &t.handlers
+	if err := t.mem.WriteAt(words([]uint64{uint64(t.arenaBase + abi.HdrTraps)}), h.data+dataTraps); err != nil {
+		return err
+	}
 	return t.mem.WriteAt(words([]uint64{uint64(h.tables[0]), uint64(h.tables[1])}), h.data+dataBoundaries)
 }
 

@@ -39,6 +39,7 @@ const (
 	dataBoundaries = 0x00  // u64: address of the boundary table, 0 for none
 	dataFaults     = 0x08  // u64: address of the fault table, 0 for none
 	dataUsed       = 0x10  // u64: bit n is set if our action for signal n was ever put before the one in dataOld
+	dataTraps      = 0x18  // u64: address of a counter of what the boundary table answered, 0 for none
 	dataOld        = 0x40  // kernel_sigaction[12], indexed by signal: the target's own actions
 	dataNow        = 0x200 // kernel_sigaction[12]: what rt_sigaction is given or says
 	dataBlock      = 0x400
@@ -140,6 +141,7 @@ func (h *handlerAsm) emitDispatch() {
 	h.TestRR(8, x86.RCX, x86.RCX)
 	h.Jcc(x86.E, h.chain)
 	h.Store(8, x86.At(x86.RDX, ucontextRIP), x86.RCX)
+	h.emitCount()
 	h.Ret()
 	h.Bind(fault)
 	h.Load(8, x86.R8, h.word(dataFaults))
@@ -147,6 +149,17 @@ func (h *handlerAsm) emitDispatch() {
 	h.TestRR(8, x86.RCX, x86.RCX)
 	h.Jcc(x86.E, h.chain)
 	h.Store(8, x86.At(x86.RDX, ucontextRIP), x86.RCX)
+}
+
+// emitCount counts a trap.
+func (h *handlerAsm) emitCount() {
+	none := h.NewLabel()
+	h.Load(8, x86.R8, h.word(dataTraps))
+	h.TestRR(8, x86.R8, x86.R8)
+	h.Jcc(x86.E, none)
+	h.Lock()
+	h.IncM(8, x86.At(x86.R8, 0))
+	h.Bind(none)
 }
 
 // emitChain does what the target's own action says.

@@ -47,12 +47,15 @@ static void install(int sig)
 	if (syscall(SYS_rt_sigaction, sig, &now, NULL, 8)) die("rt_sigaction");
 }
 
+static volatile uint64_t traps; // counted by the handlers
+
 static void install_all(void)
 {
 	int sigs[] = { SIGILL, SIGTRAP, SIGBUS, SIGFPE, SIGSEGV };
 	for (int i = 0; i < 5; i++) install(sigs[i]);
 	((uint64_t *)h.data)[0] = h.boundaries;
 	((uint64_t *)h.data)[1] = h.faults;
+	((uint64_t *)h.data)[3] = (uint64_t)&traps;
 }
 
 static volatile int calls;
@@ -99,6 +102,9 @@ static int run(const char *c)
 		want(call(h.int3_boundary) == 42, "int3 boundary");
 		want(call(h.ill_boundary) == 43, "invalid opcode boundary");
 		want(mask_now() == 0, "mask after a boundary");
+		want(traps == 2, "both were counted");
+		((uint64_t *)h.data)[3] = 0;
+		want(call(h.ill_boundary) == 43 && traps == 2, "without a counter");
 	} else if (!strcmp(c, "boundaries-beside-a-handler")) {
 		action(SIGTRAP, note, 0);
 		action(SIGILL, note, 0);
@@ -110,6 +116,7 @@ static int run(const char *c)
 		install_all();
 		if (!sigsetjmp(escape, 1)) call(h.fault);
 		want(calls == 1 && seen_rip == h.fault_orig, "address of the fault");
+		want(traps == 0, "a fault is no trap");
 		want(seen_mask == (bit(SIGSEGV) | bit(SIGUSR2)), "mask in the handler");
 	} else if (!strcmp(c, "foreign-trap-goes-to-the-target")) {
 		action(SIGTRAP, note, SA_NODEFER);
