@@ -25,7 +25,8 @@ var levels = map[string]int{
 	"internal/bench/busy": 0,  // the program that measurements and tests drive
 	"internal/insn":       10, // decoders
 	"internal/asm":        10, // encoders
-	"internal/bpf":        10, // the program type and its interpreter
+	"internal/bpf":        10, // the program type, its verifier and its interpreter
+	"internal/bpf/bound":  9,  // what the verifier knows of a number
 	"internal/kuprobe":    10, // kernel uprobes, for comparison
 	"internal/reloc":      20, // an instruction, moved
 	"internal/image":      20, // ELF files
