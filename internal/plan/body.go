@@ -14,12 +14,16 @@ type body struct {
 	f     *Func
 	insts []insn.Inst
 	at    []int // offset of each instruction
+	heads marks // the offsets in at
 	stop  int   // offset behind the last instruction that was decoded
 	err   error // why that is not the end, nil if it is
 
 	entries []entry // sorted by where they lead
 	unknown string  // what may jump to unknown places in the function, "" if nothing
 	twofold []int   // sorted indices of instructions that a jump into them makes ambiguous
+
+	graph *flow     // made when first wanted
+	lives *liveness // made when first wanted
 }
 
 // entry is a place in the function that is entered by other ways than from the
@@ -46,7 +50,8 @@ const (
 
 // read decodes the function. It costs one pass over the code.
 func read(f *Func) *body {
-	b := &body{f: f}
+	const usual = 4 // bytes of an instruction
+	b := &body{f: f, heads: newMarks(len(f.Code)), insts: make([]insn.Inst, 0, len(f.Code)/usual+8)}
 	for b.stop < len(f.Code) {
 		in, err := insn.Decode(f.Code[b.stop:], insn.Mode64)
 		if err != nil {
@@ -54,8 +59,15 @@ func read(f *Func) *body {
 			b.unknown = "the bytes at " + b.addr(b.stop).String() + ", which cannot be decoded"
 			break
 		}
-		b.insts, b.at = append(b.insts, in), append(b.at, b.stop)
+		b.heads.add(b.stop)
+		b.insts = append(b.insts, in)
 		b.stop += int(in.Len)
+	}
+	b.at = make([]int, 0, b.heads.count())
+	off := 0
+	for i := range b.insts {
+		b.at = append(b.at, off)
+		off += int(b.insts[i].Len)
 	}
 	b.collect()
 	b.markTwofold()
@@ -122,17 +134,21 @@ func (b *body) entriesIn(lo, hi int) []entry {
 	return b.entries[first:last]
 }
 
-// find is the index of the instruction at an offset.
-func (b *body) find(off int) (int, bool) { return slices.BinarySearch(b.at, off) }
+// find is the index of the instruction at an offset, if one begins there.
+func (b *body) find(off int) (int, bool) {
+	if off < 0 || off >= b.stop || !b.heads.has(off) {
+		return 0, false
+	}
+	return b.heads.rank(off), true
+}
 
 // containing is the index of the instruction that holds the byte at an offset.
 // Precondition: the offset is below stop.
 func (b *body) containing(off int) int {
-	i, exact := b.find(off)
-	if exact {
-		return i
+	if b.heads.has(off) {
+		return b.heads.rank(off)
 	}
-	return i - 1
+	return b.heads.rank(off) - 1
 }
 
 // markTwofold follows each jump into the middle of an instruction until its
@@ -145,12 +161,11 @@ func (b *body) markTwofold() {
 			continue
 		}
 		for off := e.to; off < b.stop; {
-			i, boundary := b.find(off)
-			if boundary || seen[off] {
+			if b.heads.has(off) || seen[off] {
 				break
 			}
 			seen[off] = true
-			b.twofold = append(b.twofold, i-1)
+			b.twofold = append(b.twofold, b.containing(off))
 			in, err := insn.Decode(b.f.Code[off:], insn.Mode64)
 			if err != nil {
 				break

@@ -5,125 +5,110 @@ import (
 	insn "trapless/internal/insn/x86"
 )
 
-// scanBudget bounds the instructions that a liveness scan looks at. What lies
-// beyond counts as reading everything.
-const scanBudget = 96
-
 // allGPRs are the registers that generated code may touch.
 const allGPRs = asm.RegSet(1<<16 - 1)
 
-// liveSet is what may be read before it is overwritten.
-type liveSet struct {
-	regs  insn.RegSet
-	flags insn.Flags
+// liveSet is what may be read before it is overwritten: general registers in
+// the lower half, flags in the upper one.
+type liveSet uint64
+
+func live(r insn.RegSet, f insn.Flags) liveSet { return liveSet(r) | liveSet(f)<<32 }
+
+const allLive = liveSet(insn.AllRegs) | liveSet(insn.AllFlags)<<32
+
+// transfer is what an instruction, or a block, does to liveness: what is live
+// before it is what it reads, and what is live behind it unless it is
+// overwritten.
+type transfer struct{ read, kill liveSet }
+
+func (t transfer) before(behind liveSet) liveSet { return behind&^t.kill | t.read }
+
+// liveness is the solution of the backward equations for one function.
+//
+// Calls, returns, indirect jumps and the function's end make everything live: a
+// caller may rely on any register that this function does not change (gcc's
+// -fipa-ra), and a signal handler's view of dead registers is not preserved.
+type liveness struct {
+	insts []transfer
+	in    []liveSet // of each block
 }
 
-var allLive = liveSet{insn.AllRegs, insn.StatusFlags}
-
-// step is one instruction of a scan. Successors are indices of steps; where
-// control goes to a place that the scan does not know, everything is live.
-type step struct {
-	eff     insn.Effects
-	next    []int
-	unknown bool
-	in      liveSet
-}
-
-// liveAt is what is live before the instruction with index i: a bounded scan
-// along the control flow of this function, then the usual backward equations
-// to a fixed point. Calls, returns, indirect jumps and the function's end make
-// everything live: a caller may rely on any register that this function does
-// not change (gcc's -fipa-ra), and a signal handler's view of dead registers
-// is not preserved.
+// liveAt is what is live before the instruction with index i.
 func (b *body) liveAt(i int) (asm.RegSet, insn.Flags) {
-	steps := b.scan(i)
-	for changed := true; changed; {
-		changed = false
-		for k := len(steps) - 1; k >= 0; k-- {
-			in := steps[k].transfer(steps)
-			changed = changed || in != steps[k].in
-			steps[k].in = in
+	if b.lives == nil {
+		b.lives = b.solve()
+	}
+	g := b.flow()
+	k := g.of[i]
+	set := b.lives.behind(g, k)
+	for j := int(g.blocks[k].end) - 1; j >= i; j-- {
+		set = b.lives.insts[j].before(set)
+	}
+	return asm.RegSet(set)&allGPRs | asm.Regs(asm.RSP), insn.Flags(set>>32) & insn.StatusFlags
+}
+
+// solve computes what is live before each block.
+func (b *body) solve() *liveness {
+	g := b.flow()
+	l := &liveness{insts: make([]transfer, len(b.insts)), in: make([]liveSet, len(g.blocks))}
+	for i := range b.insts {
+		l.insts[i] = b.transfer(i)
+	}
+	whole := make([]transfer, len(g.blocks))
+	queue := make([]int32, len(g.blocks)) // a stack: at first the last block is on top
+	queued := newMarks(len(g.blocks))
+	for k := range g.blocks {
+		whole[k] = l.whole(g.blocks[k])
+		queue[k] = int32(k)
+		queued.add(k)
+	}
+	for len(queue) > 0 {
+		k := queue[len(queue)-1]
+		queue = queue[:len(queue)-1]
+		queued.remove(int(k))
+		in := whole[k].before(l.behind(g, k))
+		if in == l.in[k] {
+			continue
 		}
-	}
-	regs := asm.RegSet(steps[0].in.regs)&allGPRs | asm.Regs(asm.RSP)
-	return regs, steps[0].in.flags & insn.StatusFlags
-}
-
-// transfer is what is live before a step, given what is live before those that
-// follow it.
-func (s *step) transfer(steps []step) liveSet {
-	out := liveSet{}
-	if s.unknown {
-		out = allLive
-	}
-	for _, k := range s.next {
-		out.regs |= steps[k].in.regs
-		out.flags |= steps[k].in.flags
-	}
-	return liveSet{
-		regs:  out.regs&^s.eff.FullWrite | s.eff.Read,
-		flags: out.flags&^s.eff.FlagsMust | s.eff.FlagsRead,
-	}
-}
-
-// scan collects the instructions reachable from the one with index i. The
-// first step is that one.
-func (b *body) scan(i int) []step {
-	index := map[int]int{i: 0} // of an instruction, to its step
-	order := []int{i}
-	var steps []step
-	for k := 0; k < len(order); k++ {
-		s := step{eff: b.insts[order[k]].Effects()}
-		succ, known := b.successors(order[k])
-		s.unknown = !known
-		for _, n := range succ {
-			at, seen := index[n]
-			if !seen && len(order) == scanBudget {
-				s.unknown = true
-				continue
+		l.in[k] = in
+		for _, p := range g.preds.of(k) {
+			if !queued.has(int(p)) {
+				queued.add(int(p))
+				queue = append(queue, p)
 			}
-			if !seen {
-				at = len(order)
-				index[n] = at
-				order = append(order, n)
-			}
-			s.next = append(s.next, at)
 		}
-		steps = append(steps, s)
 	}
-	return steps
+	return l
 }
 
-// successors are the instructions that may run after the one with index i, and
-// whether these are all.
-func (b *body) successors(i int) (next []int, all bool) {
-	in := b.insts[i]
-	switch in.Branch {
-	case insn.BranchNone, insn.BranchJcc, insn.BranchLoop, insn.BranchJmp:
-	default:
-		return nil, false
+// transfer is what the instruction with index i does.
+func (b *body) transfer(i int) transfer {
+	in := &b.insts[i]
+	if in.Branch == insn.BranchCall || in.Branch == insn.BranchCallInd {
+		return transfer{read: allLive}
 	}
-	all = true
-	if in.Branch.Falls() {
-		next, all = b.follow(next, b.at[i]+int(in.Len))
-	}
-	if to, ok := in.Target(b.addr(b.at[i])); ok {
-		var known bool
-		off := -1
-		if to >= b.f.Start && to < b.f.End() {
-			off = int(to - b.f.Start)
-		}
-		next, known = b.follow(next, off)
-		all = all && known
-	}
-	return next, all
+	e := in.Effects()
+	return transfer{read: live(e.Read, e.FlagsRead), kill: live(e.FullWrite, e.FlagsMust)}
 }
 
-// follow adds the instruction at an offset, if there is one.
-func (b *body) follow(next []int, off int) ([]int, bool) {
-	i, ok := b.find(off)
-	if !ok {
-		return next, false
+// whole is what a block does.
+func (l *liveness) whole(k block) transfer {
+	var t transfer
+	for i := k.end - 1; i >= k.first; i-- {
+		in := l.insts[i]
+		t = transfer{in.before(t.read), t.kill | in.kill}
 	}
-	return append(next, i), true
+	return t
+}
+
+// behind is what is live behind block number k.
+func (l *liveness) behind(g *flow, k int32) liveSet {
+	if g.blocks[k].away {
+		return allLive
+	}
+	var set liveSet
+	for _, s := range g.succs.of(k) {
+		set |= l.in[s]
+	}
+	return set
 }

@@ -1,6 +1,9 @@
 package plan
 
 import (
+	"math/rand/v2"
+	"slices"
+	"strings"
 	"testing"
 
 	asm "trapless/internal/asm/x86"
@@ -41,16 +44,76 @@ func TestLiveness(t *testing.T) {
 	}
 }
 
-// TestLivenessIsBounded: behind more code than the scan looks at, everything
-// counts as read.
-func TestLivenessIsBounded(t *testing.T) {
-	code := "9090909090"
-	for range scanBudget {
-		code += "90"
-	}
-	code += "31c0 c3"
-	w := windowAt(t, code, 0)
-	if w.LiveRegs != allGPRs || w.LiveFlags != insn.StatusFlags {
+// TestLivenessSeesTheWholeFunction: what is read last decides.
+func TestLivenessSeesTheWholeFunction(t *testing.T) {
+	code := "9090909090" + strings.Repeat("90", 5000)
+	w := windowAt(t, code+"31c0 89c1 b802000000 4831d2 c3", 0)
+	if want := allGPRs &^ asm.Regs(asm.RAX, asm.RCX, asm.RDX); w.LiveRegs != want || w.LiveFlags != 0 {
 		t.Errorf("%v, %v", w.LiveRegs, w.LiveFlags)
 	}
+}
+
+// TestLivenessByItsDefinition holds the solution of the equations against what
+// they mean: some way leads from an instruction to one that reads the register,
+// or to what is not known, and none on it overwrites it.
+func TestLivenessByItsDefinition(t *testing.T) {
+	r := rand.New(rand.NewPCG(3, 4))
+	pieces := [][]byte{unhex("4801c8"), unhex("31d2"), unhex("89f7"), unhex("b901000000"), unhex("85f6"), unhex("0f94c0"),
+		unhex("11d0"), unhex("e800000000"), unhex("c3"), unhex("ffe0"), unhex("f9"), unhex("b201"), unhex("0f44c7")}
+	for range 300 {
+		var code []byte
+		for len(code) < 60 {
+			switch r.IntN(4) {
+			case 0:
+				code = append(code, 0x70+byte(r.IntN(16)), byte(r.IntN(60)-30))
+			case 1:
+				code = append(code, 0xeb, byte(r.IntN(60)-30))
+			default:
+				code = append(code, pieces[r.IntN(len(pieces))]...)
+			}
+		}
+		b := read(&Func{Name: "f", Start: base, Code: code})
+		for i := range b.insts {
+			regs, flags := b.liveAt(i)
+			for bit := range 64 {
+				bit := liveSet(1) << bit
+				if bit&(liveSet(allGPRs)|liveSet(insn.StatusFlags)<<32)&^liveSet(asm.Regs(asm.RSP)) == 0 {
+					continue
+				}
+				got := (liveSet(regs)|liveSet(flags)<<32)&bit != 0
+				if want := mayRead(b, i, bit, map[int]bool{}); got != want {
+					t.Fatalf("%x: instruction %d, bit %#x: %v", code, i, bit, got)
+				}
+			}
+		}
+	}
+}
+
+func mayRead(b *body, i int, bit liveSet, seen map[int]bool) bool {
+	if i == len(b.insts) {
+		return true
+	}
+	if seen[i] {
+		return false
+	}
+	seen[i] = true
+	in := b.insts[i]
+	e := in.Effects()
+	switch {
+	case in.Branch == insn.BranchCall, (live(e.Read, e.FlagsRead))&bit != 0:
+		return true
+	case live(e.FullWrite, e.FlagsMust)&bit != 0:
+		return false
+	case in.Branch == insn.BranchRet, in.Branch == insn.BranchJmpInd:
+		return true
+	}
+	if in.Branch.Falls() && mayRead(b, i+1, bit, seen) {
+		return true
+	}
+	to, ok := in.Target(b.addr(b.at[i]))
+	if !ok {
+		return false
+	}
+	k := slices.Index(b.at, int(to-b.f.Start))
+	return k < 0 || mayRead(b, k, bit, seen)
 }

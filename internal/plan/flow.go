@@ -1,0 +1,141 @@
+package plan
+
+import (
+	insn "trapless/internal/insn/x86"
+)
+
+// block is a stretch of instructions that are entered at the first one only and
+// left at the last one only, calls aside.
+type block struct {
+	first, end int32 // indices of instructions, the second one exclusive
+	// away: control may also go from the last instruction to a place that is
+	// not among the successors.
+	away bool
+}
+
+// flow is the control flow graph of a function's instructions.
+type flow struct {
+	blocks []block
+	of     []int32 // the block of each instruction
+	succs  edges
+	preds  edges
+}
+
+// edges are lists of blocks, one for each block.
+type edges struct {
+	first []int32 // where each block's list begins; one more at the end
+	list  []int32
+}
+
+func (e *edges) of(b int32) []int32 { return e.list[e.first[b]:e.first[b+1]] }
+
+// flow is the function's graph, made when first wanted.
+func (b *body) flow() *flow {
+	if b.graph == nil {
+		g := &flow{}
+		b.cut(g)
+		b.connect(g)
+		b.graph = g
+	}
+	return b.graph
+}
+
+// cut divides the instructions into blocks.
+func (b *body) cut(g *flow) {
+	leaders := newMarks(len(b.insts) + 1)
+	leaders.add(0)
+	for i := range b.insts {
+		if b.ends(i) {
+			leaders.add(i + 1)
+		}
+	}
+	for _, e := range b.entries {
+		if i, ok := b.find(e.to); ok {
+			leaders.add(i)
+		}
+	}
+	n := leaders.count()
+	g.blocks = make([]block, 0, n)
+	g.of = make([]int32, len(b.insts))
+	for i := range b.insts {
+		if leaders.has(i) {
+			g.blocks = append(g.blocks, block{first: int32(i)})
+		}
+		last := len(g.blocks) - 1
+		g.of[i] = int32(last)
+		g.blocks[last].end = int32(i + 1)
+	}
+}
+
+// ends reports whether the instruction with index i ends a block: whether control may
+// go elsewhere than to the next one, by something else than a call.
+func (b *body) ends(i int) bool {
+	switch b.insts[i].Branch {
+	case insn.BranchNone, insn.BranchCall, insn.BranchCallInd, insn.BranchSyscall:
+		return false
+	}
+	return true
+}
+
+// connect finds the edges between the blocks.
+func (b *body) connect(g *flow) {
+	n := len(g.blocks)
+	g.succs.first = make([]int32, n+1)
+	g.succs.list = make([]int32, 0, 2*n)
+	for k := range g.blocks {
+		g.succs.list, g.blocks[k].away = b.successors(g, g.succs.list, int(g.blocks[k].end)-1)
+		g.succs.first[k+1] = int32(len(g.succs.list))
+	}
+	g.preds = g.succs.reversed(n)
+}
+
+// reversed are the same edges the other way round.
+func (e *edges) reversed(n int) edges {
+	r := edges{first: make([]int32, n+2), list: make([]int32, len(e.list))}
+	for _, to := range e.list {
+		r.first[to+2]++
+	}
+	for k := range n {
+		r.first[k+2] += r.first[k+1]
+	}
+	for from := range int32(n) {
+		for _, to := range e.of(from) {
+			r.list[r.first[to+1]] = from
+			r.first[to+1]++
+		}
+	}
+	r.first = r.first[:n+1]
+	return r
+}
+
+// successors adds the blocks that may follow the block whose last instruction
+// has index i, and reports whether control may go elsewhere too.
+func (b *body) successors(g *flow, list []int32, i int) ([]int32, bool) {
+	in := &b.insts[i]
+	switch in.Branch {
+	case insn.BranchNone, insn.BranchCall, insn.BranchCallInd, insn.BranchSyscall,
+		insn.BranchJcc, insn.BranchLoop, insn.BranchJmp:
+	default:
+		return list, true
+	}
+	away := false
+	if in.Branch.Falls() {
+		if i+1 < len(b.insts) {
+			list = append(list, g.of[i+1])
+		} else {
+			away = true
+		}
+	}
+	if !b.ends(i) {
+		return list, away
+	}
+	to, ok := in.Target(b.addr(b.at[i]))
+	k, inside := 0, false
+	if ok && to >= b.f.Start && to < b.f.End() {
+		k, inside = b.find(int(to - b.f.Start))
+	}
+	if !inside {
+		return list, true
+	}
+	return append(list, g.of[k]), away
+}
