@@ -14,10 +14,13 @@ const (
 	Stated  Bounds = iota // by its symbol
 	Unwound               // by the unwind table
 	Guessed               // it ends where the next function or the section's end is
+	Tabled                // by Go's function table
 )
 
 // String names the source of the bounds.
-func (b Bounds) String() string { return [...]string{"symbol", "unwind table", "guess"}[b] }
+func (b Bounds) String() string {
+	return [...]string{"symbol", "unwind table", "guess", "Go's function table"}[b]
+}
 
 // Func is a function: a range of code that is entered at its start.
 type Func struct {
@@ -34,6 +37,16 @@ type Func struct {
 	Altered bool
 	// IFunc: the code chooses the function that the name stands for (STT_GNU_IFUNC).
 	IFunc bool
+
+	// Go: the function runs on goroutine stacks, because Go compiled or assembled it. What follows is of
+	// such functions alone.
+	Go bool
+	// Asm: it was written in assembly.
+	Asm bool
+	// SPWrite: it sets the stack pointer to something else than a constant distance from where it was.
+	SPWrite bool
+	// Wrapper: it only calls the function of the same name, by another calling convention.
+	Wrapper bool
 }
 
 // Name is the function's best name, or "" if it has none.
@@ -47,6 +60,11 @@ func (fn *Func) Name() string {
 // Functions is a file's table of functions, sorted by start. It is immutable and needs the file only for
 // reading code.
 type Functions struct {
+	// Go is the function table of a Go file; nil for others, and with GoProblem, why it cannot be read. Then it
+	// is not known which functions are Go's.
+	Go        *GoTable
+	GoProblem error
+
 	file  *File
 	all   []Func
 	outer []int32 // for each function the nearest one before it that ends later, or -1
@@ -56,7 +74,8 @@ type Functions struct {
 	pretty     map[string]string
 }
 
-// Functions reads the file's symbols and, for what has no symbol or no size, its unwind table.
+// Functions reads the file's symbols and, for what has no symbol or no size, Go's function table and the
+// unwind table.
 func (f *File) Functions() (*Functions, error) {
 	symbols, err := f.readSymbols()
 	if err != nil {
@@ -66,11 +85,13 @@ func (f *File) Functions() (*Functions, error) {
 	if err != nil {
 		return nil, err
 	}
+	table, problem := f.goTable()
 	named := f.namedFunctions(symbols)
+	named = f.merge(named, table.mark(named))
 	f.boundByUnwind(named, ranges)
 	all := f.merge(named, f.namelessFunctions(named, ranges))
 	f.boundByNext(all)
-	return &Functions{file: f, all: all, outer: nest(all)}, nil
+	return &Functions{Go: table, GoProblem: problem, file: f, all: all, outer: nest(all)}, nil
 }
 
 // namedFunctions makes one function of all symbols at an address. A symbol without a size leaves End at

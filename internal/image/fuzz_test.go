@@ -13,6 +13,7 @@ import (
 // functions that lie in the file's executable part.
 func FuzzFile(f *testing.F) {
 	f.Add(smallELF())
+	f.Add(smallGo())
 	small := testkit.Flags{"-g0", "-nostdlib", "-nostartfiles", "-Wl,-z,noseparate-code", "-Wl,-z,norelro", "-Wl,-N"}
 	for _, flags := range []testkit.Flags{testkit.Static, {"-static-pie", "-fPIE"}, testkit.Shared, {"-static", "-s"}} {
 		b, err := os.ReadFile(testkit.CompileFile(f, "testdata/tiny.c", small, flags))
@@ -69,6 +70,14 @@ func useFunction(t *testing.T, fs *Functions, fn Func) {
 	}
 	if at, ok := fs.At(fn.Start); fn.Len() > 0 && (!ok || at.Start != fn.Start) {
 		t.Fatalf("at %v: %v", fn.Start, at.Range)
+	}
+	if fs.Go != nil {
+		fs.Go.Depths(fn.Start, func(end VAddr, _ int32) bool {
+			if end < fn.Start {
+				t.Fatalf("%v: a depth up to %v", fn.Range, end)
+			}
+			return true
+		})
 	}
 	fs.Inner(fn.Range)
 	if next := fs.Next(fn.Start); next < fn.Start {

@@ -24,13 +24,14 @@ func Wild(pattern string) bool { return strings.ContainsAny(pattern, "*?") }
 
 // Match returns the functions one of whose names fits a pattern, sorted by start, each once. A demangled
 // name (C++, Rust) fits with its parameters or without. Functions that only choose another (IFunc) are
-// among them, marked. Parts of functions (Entry is false) are not: a function would be found twice.
+// among them, marked. Parts of functions (Entry is false) and wrappers are not: a function would be found
+// twice.
 func (fs *Functions) Match(pattern string) []Match {
 	full := fs.demangled()
 	var found []Match
 	for i := range fs.all {
 		fn := &fs.all[i]
-		if !fn.Entry {
+		if !fn.Entry || fn.Wrapper {
 			continue
 		}
 		for _, name := range fn.Names {
@@ -66,7 +67,10 @@ func (fs *Functions) Lookup(name string) ([]Match, error) {
 		found = fs.withPretty(name)
 	}
 	if len(found) == 0 {
-		return nil, &NotFoundError{Name: name, Suggestions: fs.suggest(name), NoSymtab: !fs.file.hasSection(".symtab")}
+		return nil, &NotFoundError{Name: name, Suggestions: fs.suggest(name), NoSymtab: fs.Go == nil && !fs.file.hasSection(".symtab")}
+	}
+	if slices.ContainsFunc(found, func(m Match) bool { return !m.Wrapper }) {
+		found = slices.DeleteFunc(found, func(m Match) bool { return m.Wrapper })
 	}
 	functions := slices.DeleteFunc(found, func(m Match) bool { return m.IFunc })
 	if len(functions) == 0 {

@@ -26,7 +26,7 @@ func (f *File) CodePointers() ([]VAddr, error) {
 	if f.Kind == Exec {
 		err = f.scanData(add)
 	} else {
-		err = f.scanRelocations(add)
+		err = f.scanRelocations(func(_ VAddr, v uint64) { add(v) })
 	}
 	slices.SortFunc(all, func(a, b VAddr) int { return cmp.Compare(a, b) })
 	return slices.Compact(all), err
@@ -51,8 +51,8 @@ func (f *File) scanData(add func(v uint64)) error {
 	return nil
 }
 
-// scanRelocations passes on what the loader will add its bias to.
-func (f *File) scanRelocations(add func(v uint64)) error {
+// scanRelocations passes on the words that the loader will add its bias to, and where they are.
+func (f *File) scanRelocations(add func(at VAddr, v uint64)) error {
 	tables := 0
 	for i := range f.sections {
 		s := &f.sections[i]
@@ -77,18 +77,18 @@ func (f *File) scanRelocations(add func(v uint64)) error {
 }
 
 // relative passes on the addends of relative relocations.
-func relative(b []byte, add func(v uint64)) {
+func relative(b []byte, add func(at VAddr, v uint64)) {
 	const size = 24 // Elf64_Rela: offset, info, addend
 	for ; len(b) >= size; b = b[size:] {
 		if elf.R_X86_64(binary.LittleEndian.Uint32(b[8:])) == elf.R_X86_64_RELATIVE {
-			add(binary.LittleEndian.Uint64(b[16:]))
+			add(VAddr(binary.LittleEndian.Uint64(b)), binary.LittleEndian.Uint64(b[16:]))
 		}
 	}
 }
 
 // packed passes on the words that packed relocations name: an even number is the address of a word, an odd
 // one a bit map of the 63 words that follow.
-func (f *File) packed(b []byte, add func(v uint64)) error {
+func (f *File) packed(b []byte, add func(at VAddr, v uint64)) error {
 	data := map[*Segment][]byte{}
 	word := func(at uint64) error {
 		for i := range f.Segments {
@@ -102,7 +102,7 @@ func (f *File) packed(b []byte, add func(v uint64)) error {
 					return err
 				}
 			}
-			add(binary.LittleEndian.Uint64(data[s][at-uint64(s.Addr):]))
+			add(VAddr(at), binary.LittleEndian.Uint64(data[s][at-uint64(s.Addr):]))
 			return nil
 		}
 		return nil
