@@ -40,8 +40,7 @@ func (a action) ours(handler, restorer abi.Addr) action {
 // All threads have to be stopped: between the look at an action and its change
 // the target must not change it.
 func (t *Target) installActions(ctx context.Context, signals []int) error {
-	h := &t.handlers
-	current, err := t.readActions(ctx, h.data, signals)
+	current, err := t.readActions(ctx, t.handlers.current().data, signals)
 	if err != nil {
 		return err
 	}
@@ -49,6 +48,7 @@ func (t *Target) installActions(ctx context.Context, signals []int) error {
 	if err != nil {
 		return err
 	}
+	h := t.handlers.current()
 	var b ptrace.Blob
 	var installed []int
 	for i, sig := range signals {
@@ -89,21 +89,18 @@ func (t *Target) freshHandlers(signals []int, current []action) (uint64, error) 
 	h := &t.handlers
 	for {
 		var block [dataBlock]byte
-		if err := t.mem.ReadAt(block[:], h.data); err != nil {
+		if err := t.mem.ReadAt(block[:], h.current().data); err != nil {
 			return 0, err
 		}
 		used, circle := binary.LittleEndian.Uint64(block[dataUsed:]), false
 		for i, sig := range signals {
 			before := decodeAction(block[dataOld+actionSize*sig:])
-			circle = circle || used>>sig&1 != 0 && current[i].handler != uint64(h.handler) && current[i].handler != before.handler
+			circle = circle || used>>sig&1 != 0 && current[i].handler != uint64(h.current().handler) && current[i].handler != before.handler
 		}
 		if !circle || h.block == dataBlocks-1 {
 			return used, nil
 		}
 		h.block++
-		if err := t.prepareHandlers(); err != nil {
-			return 0, err
-		}
 		if err := t.pointTables(); err != nil {
 			return 0, err
 		}

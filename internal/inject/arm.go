@@ -17,42 +17,55 @@ import (
 
 // handlerState is what is known of the signal handlers.
 type handlerState struct {
-	data              abi.Addr // their data block
-	block             int      // its number in the data page
-	handler, restorer abi.Addr // zero until they are placed
-	tables            [2]abi.Addr
+	copies [dataBlocks]handlerCopy // zero until they are placed
+	block  int                     // number of the copy that is used, and of its block in the data page
+	tables [2]abi.Addr
 }
+
+// handlerCopy is where a copy of the handlers lies.
+type handlerCopy struct{ data, handler, restorer abi.Addr }
+
+// current is the copy that is used.
+func (h *handlerState) current() *handlerCopy { return &h.copies[h.block] }
 
 // armTries bounds how often Arm lets the target run on because a thread stands
 // where it cannot be moved, in a restartable sequence for example.
 const armTries = 50
 
-// prepareHandlers writes the handlers and their tables into the first region.
-// Nothing leads there yet.
-func (t *Target) prepareHandlers() error {
+// placeHandlers writes all copies of the handlers into a region, before detours
+// fill it. Nothing leads there yet.
+func (b *builder) placeHandlers(ctx context.Context) error {
+	for i := range b.handlers.copies {
+		c := &b.handlers.copies[i]
+		if c.handler != 0 {
+			continue
+		}
+		if _, _, err := b.put(ctx, keyHandlers, func(r *Region, at abi.Addr) (code []byte, err error) {
+			c.data = r.data() + abi.Addr(i*dataBlock)
+			code, c.handler, c.restorer, err = handlerCode(at, c.data)
+			return code, err
+		}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// prepareHandlers writes the handlers and the pair tables of the detours that
+// there are. One that was refused must not be in them: what stands at its window
+// is somebody else's.
+func (t *Target) prepareHandlers(ctx context.Context) error {
 	space, err := t.newSpace()
 	if err != nil {
 		return err
 	}
 	b := &builder{Target: t, space: space}
-	r := t.regions[0]
-	h := &t.handlers
-	h.data = r.data() + abi.Addr(h.block*dataBlock)
-	if _, err := b.put(r, keyHandlers, func(at abi.Addr) (code []byte, err error) {
-		code, h.handler, h.restorer, err = handlerCode(at, h.data)
-		return code, err
-	}); err != nil {
+	if err := b.placeHandlers(ctx); err != nil {
 		return err
 	}
-	return b.placeTables(r)
-}
-
-// placeTables writes the pair tables of the detours that there are. One that was
-// refused must not be in them: what stands at its window is somebody else's.
-func (b *builder) placeTables(r *Region) (err error) {
 	for i, pairs := range [][]pair{b.boundaries(), b.faults()} {
 		table := encodeTable(pairs)
-		if b.handlers.tables[i], err = b.put(r, keyTable, func(abi.Addr) ([]byte, error) { return table, nil }); err != nil {
+		if _, b.handlers.tables[i], err = b.put(ctx, keyTable, func(*Region, abi.Addr) ([]byte, error) { return table, nil }); err != nil {
 			return err
 		}
 	}
@@ -95,7 +108,7 @@ func (t *Target) Arm(ctx context.Context) ([]*plan.Refusal, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := t.prepareHandlers(); err != nil {
+	if err := t.prepareHandlers(ctx); err != nil {
 		return nil, err
 	}
 	for try := 0; ; try++ {
@@ -123,7 +136,7 @@ func (t *Target) armStopped(ctx context.Context) ([]*plan.Refusal, error) {
 		return nil, err
 	}
 	if len(refusals) != 0 { // it has changed since Arm looked before
-		if err := t.prepareHandlers(); err != nil {
+		if err := t.prepareHandlers(ctx); err != nil {
 			return refusals, err
 		}
 	}
@@ -149,11 +162,11 @@ func (t *Target) armStopped(ctx context.Context) ([]*plan.Refusal, error) {
 
 // pointTables tells the handlers where their tables are, and the counter of traps.
 func (t *Target) pointTables() error {
-	h := &t.handlers
-	if err := t.mem.WriteAt(words([]uint64{uint64(t.arenaBase + abi.HdrTraps)}), h.data+dataTraps); err != nil {
+	data, tables := t.handlers.current().data, t.handlers.tables
+	if err := t.mem.WriteAt(words([]uint64{uint64(t.arenaBase + abi.HdrTraps)}), data+dataTraps); err != nil {
 		return err
 	}
-	return t.mem.WriteAt(words([]uint64{uint64(h.tables[0]), uint64(h.tables[1])}), h.data+dataBoundaries)
+	return t.mem.WriteAt(words([]uint64{uint64(tables[0]), uint64(tables[1])}), data+dataBoundaries)
 }
 
 // apply journals one patch and writes it.

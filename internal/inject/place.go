@@ -3,6 +3,7 @@ package inject
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 
 	"trapless/internal/abi"
@@ -120,7 +121,13 @@ func (b *builder) place(ctx context.Context, req Request) (*Detour, *plan.Refusa
 	if err := b.mapRegions(ctx, b.space); err != nil {
 		return nil, nil, err
 	}
+	if err := b.placeHandlers(ctx); err != nil {
+		return nil, nil, err
+	}
 	g, err := b.generate(ctx, req, at)
+	if errors.Is(err, ErrNoRoom) {
+		return nil, &plan.Refusal{Site: req.Window.Site, Reason: plan.NoSpringboard, Detail: err.Error()}, nil
+	}
 	if err != nil {
 		return nil, nil, err
 	}
@@ -255,41 +262,90 @@ func (b *builder) runtime(r *Region) (*jit.Runtime, error) {
 	env := b.env
 	env.Gate = r.Gate()
 	var rt *jit.Runtime
-	_, err := b.put(r, keyRuntime, func(at abi.Addr) (code []byte, err error) {
+	_, ok, err := b.putIn(r, keyRuntime, func(_ *Region, at abi.Addr) (code []byte, err error) {
 		code, rt, err = jit.NewRuntime(at, &env)
 		return code, err
 	})
+	if err != nil {
+		return nil, err
+	}
+	if !ok {
+		return nil, fmt.Errorf("process %d: %w: the code region at %s is full", b.PID, ErrNoRoom, r.Start)
+	}
 	b.runtimes[r] = rt
-	return rt, err
+	return rt, nil
 }
 
-// put finds code of a kind in a region, or writes it there.
-func (b *builder) put(r *Region, key uint64, gen func(at abi.Addr) ([]byte, error)) (abi.Addr, error) {
+// generator makes code or a table for an address in a region.
+type generator func(r *Region, at abi.Addr) ([]byte, error)
+
+// put finds what a generator makes in any region, or writes it where there is
+// room, in a new region if need be.
+func (b *builder) put(ctx context.Context, key uint64, gen generator) (*Region, abi.Addr, error) {
+	for _, r := range b.regions {
+		if at, ok, err := b.find(r, key, gen); err != nil || ok {
+			return r, at, err
+		}
+	}
+	for _, r := range b.regions {
+		if at, ok, err := b.putIn(r, key, gen); err != nil || ok {
+			return r, at, err
+		}
+	}
+	code, err := gen(b.regions[0], b.regions[0].Start+regionHead)
+	if err != nil {
+		return nil, 0, err
+	}
+	if !b.space.Reserve(len(code) + putSlack) {
+		return nil, 0, fmt.Errorf("process %d: %w: all code regions are full", b.PID, ErrNoRoom)
+	}
+	if err := b.mapRegions(ctx, b.space); err != nil {
+		return nil, 0, err
+	}
+	r := b.regions[len(b.regions)-1]
+	at, ok, err := b.putIn(r, key, gen)
+	if err == nil && !ok {
+		panic("BUG: no room in a region that was made for it")
+	}
+	return r, at, err
+}
+
+// find looks in a region for what a generator makes.
+func (b *builder) find(r *Region, key uint64, gen generator) (abi.Addr, bool, error) {
 	for _, p := range b.placements.byKey[key] {
 		if !r.Contains(p.at) {
 			continue
 		}
-		code, err := gen(p.at)
+		code, err := gen(r, p.at)
 		if err != nil {
-			return 0, err
+			return 0, false, err
 		}
 		if same, err := b.holds(p, code); err != nil || same {
-			return p.at, err
+			return p.at, same, err
 		}
 	}
-	code, err := gen(r.Start + regionHead)
+	return 0, false, nil
+}
+
+// putIn finds what a generator makes in a region, or writes it there; it reports
+// false if there is no room.
+func (b *builder) putIn(r *Region, key uint64, gen generator) (abi.Addr, bool, error) {
+	if at, ok, err := b.find(r, key, gen); err != nil || ok {
+		return at, ok, err
+	}
+	code, err := gen(r, r.Start+regionHead)
 	if err != nil {
-		return 0, err
+		return 0, false, err
 	}
 	size := len(code) + putSlack
 	at, ok := b.space.PickIn(b.regionNumber(r), size)
 	if !ok {
-		return 0, fmt.Errorf("process %d: %w: the code region at %s is full", b.PID, ErrNoRoom, r.Start)
+		return 0, false, nil
 	}
-	if code, err = gen(at); err != nil {
-		return 0, err
+	if code, err = gen(r, at); err != nil {
+		return 0, false, err
 	}
-	return at, b.write(placement{at, size, key}, code)
+	return at, true, b.write(placement{at, size, key}, code)
 }
 
 // putSlack is by how much code may grow with its address, in bytes.

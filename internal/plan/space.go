@@ -228,6 +228,26 @@ func (s *Space) reserve(w *Window, size int) (abi.Addr, bool) {
 	return 0, false
 }
 
+// Reserve makes a new region with room for size bytes that no window leads to,
+// anywhere. It is the last of Regions afterwards. It reports false if there is no
+// room.
+func (s *Space) Reserve(size int) bool {
+	if len(s.regions) == s.config.Regions {
+		return false
+	}
+	need := abi.Addr(s.config.RegionHead) + abi.Addr(size+alignment).PageUp()
+	for _, f := range s.free {
+		piece := pages(f)
+		if piece.Start < piece.End && abi.Addr(piece.Len()) >= need {
+			piece.End = piece.Start + need
+			s.free = subtract(s.free, piece)
+			s.Adopt(piece, nil)
+			return true
+		}
+	}
+	return false
+}
+
 // addRegion reserves up to RegionSize bytes of a free piece, with the place at
 // an address in it.
 func (s *Space) addRegion(piece abi.Range, at abi.Addr, size int) {

@@ -333,6 +333,31 @@ func TestAdoptScattered(t *testing.T) {
 	}
 }
 
+func TestReserve(t *testing.T) {
+	s := NewSpace(SpaceConfig{Maps: pie, RegionHead: 2 * abi.PageSize, Regions: 3})
+	for i, size := range []int{1, abi.PageSize, 100 << 20} {
+		if !s.Reserve(size) {
+			t.Fatalf("no room for %d bytes", size)
+		}
+		if _, ok := s.PickIn(i, size); !ok {
+			t.Errorf("no room for %d bytes in the region made for them", size)
+		}
+	}
+	for i, r := range s.Regions() {
+		for _, m := range pie {
+			if r.Overlaps(m.Range) || r.Start%abi.PageSize != 0 || r.End%abi.PageSize != 0 {
+				t.Errorf("region %d is %v", i, r)
+			}
+		}
+		if i > 0 && r.Overlaps(s.Regions()[i-1]) {
+			t.Errorf("regions %v overlap", s.Regions())
+		}
+	}
+	if s.Reserve(1) {
+		t.Error("a fourth region of three")
+	}
+}
+
 func TestPickIn(t *testing.T) {
 	whole := abi.Range{Start: 0x55552b556000, End: 0x55552b558000}
 	s := NewSpace(SpaceConfig{Maps: pie})
