@@ -190,3 +190,12 @@ func (in *Insn) Fetches() bool {
 	}
 	return in.Kind == AtomicRMW
 }
+
+// overwrites reports whether an arithmetic instruction does not read Dst.
+func (in *Insn) overwrites() bool {
+	switch in.ALU {
+	case asm.Mov, asm.MovSX8, asm.MovSX16, asm.MovSX32:
+		return true
+	}
+	return false
+}

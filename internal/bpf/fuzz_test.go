@@ -38,18 +38,20 @@ func FuzzValidate(f *testing.F) {
 			return
 		}
 		_ = v.String()
-		x := &run{Machine: m, v: v, ctx: new(Regs)}
-		for i := range x.ctx {
-			x.ctx[i] = arg >> i
+		ctx := new(Regs)
+		for i := range ctx {
+			ctx[i] = arg >> i
 		}
-		x.r[asm.R10] = StackSize
+		x := m.newRun(v.code, ctx, nil)
 		for more := true; more; {
 			for r, val := range v.before[x.at].Regs {
 				if val.Known && x.r[r] != val.Const {
 					t.Fatalf("before %d r%d is %#x, not %#x\n%v", x.at, r, x.r[r], val.Const, v)
 				}
 			}
-			more = x.step()
+			if more, err = x.step(); err != nil {
+				t.Fatalf("%v\n%v", err, v)
+			}
 		}
 	})
 }

@@ -133,7 +133,7 @@ var helpers = []Helper{
 	{asm.FnProbeReadKernel, "probe_read_kernel", args{ArgWrite, ArgSizeOrZero, ArgAnything}, RetScalar, noKernel},
 	{asm.FnProbeReadKernelStr, "probe_read_kernel_str", args{ArgWrite, ArgSizeOrZero, ArgAnything}, RetScalar, noKernel},
 	{asm.FnProbeWriteUser, "probe_write_user", args{ArgAnything, ArgRead, ArgSize}, RetScalar, noWriting},
-	{asm.FnKtimeGetNs, "ktime_get_ns", args{}, RetScalar, notYet},
+	{asm.FnKtimeGetNs, "ktime_get_ns", args{}, RetScalar, ""},
 	{asm.FnKtimeGetBootNs, "ktime_get_boot_ns", args{}, RetScalar, notYet},
 	{asm.FnKtimeGetCoarseNs, "ktime_get_coarse_ns", args{}, RetScalar, notYet},
 	{HelperGetCurrentPidTgid, "get_current_pid_tgid", args{}, RetScalar, ""},

@@ -1,7 +1,6 @@
 package bpf
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
 
@@ -13,19 +12,31 @@ import (
 // Regs is a context: the words of struct pt_regs, at their PtRegs offset / 8.
 type Regs [PtRegsEnd / 8]uint64
 
-// ErrFuel is returned when a run has executed as many instructions as it may.
-var ErrFuel = errors.New("bpf program ran out of fuel")
+// Errors of a run, wrapped with the place where it ended.
+var (
+	// ErrFuel says that a run has spent its fuel on loops and calls.
+	ErrFuel = errors.New("bpf program ran out of fuel")
+	// ErrAccess says that a run used memory that is not the program's, or a
+	// register or stack byte that it had not written. A verified program never
+	// does.
+	ErrAccess = errors.New("bpf program used what it must not")
+)
 
 // Machine interprets programs on an arena. It is the engine of the programs
-// that run in the tracer, and the oracle for compiled ones. Other slots of the
-// arena may be in use meanwhile, by threads of a target that need not be well
-// behaved.
+// that run in the tracer, and the oracle for compiled ones and for the
+// verifier, of which it believes nothing: it checks each access by itself.
+// Other slots of the arena may be in use meanwhile, by threads of a target
+// that need not be well behaved.
 type Machine struct {
 	Arena  []byte      // Layout.Size bytes, 8-byte aligned
 	Layout *abi.Layout // with the maps of the programs, at the same numbers
 	Slot   int         // whose cells are used: SlotTracer, in the tracer
-	TGID   uint32      // what HelperGetCurrentPidTgid tells
-	Fuel   int         // instructions that a run may execute; 0 means MaxInsns
+	TGID   uint32      // what HelperGetCurrentPidTgid tells in the upper half
+	TID    uint32      // and in the lower
+	Fuel   int         // of a run; 0 means DefaultFuel
+
+	// Now is CLOCK_MONOTONIC in nanoseconds, for the helpers that tell the time.
+	Now func() uint64
 
 	// Event takes an event, which it must not keep, and reports whether there
 	// was room for it. Without it, events are dropped.
@@ -35,39 +46,70 @@ type Machine struct {
 // Errors that helpers return to programs (include/uapi/asm-generic/errno-base.h).
 const errAgain = -11
 
-// run is one execution of a program. Pointers are held as offsets: into the
-// context, into the stack, or into the arena.
+// run is one execution of a program.
 type run struct {
 	*Machine
-	v     *Verified
-	ctx   *Regs
-	r     [11]uint64
-	stack [StackSize]byte
-	at    int
+	code   *Code
+	ctx    *Regs
+	mem    []byte // of an Input with memory
+	r      [11]uint64
+	have   uint16 // a bit for each register that may be read
+	frames []*frame
+	fuel   int
+	at     int
 }
 
-// Run executes a program. ctx may be nil when the program does not read it.
-// It returns an error when the program does not fit the layout or its fuel was
-// spent.
+// frame is an active function.
+type frame struct {
+	stack   [StackSize]byte
+	written [StackSize]bool
+	back    int       // where its caller goes on
+	saved   [4]uint64 // the caller's r6 to r9
+	have    uint16    // which of them could be read
+}
+
+// Run executes a program on a context, which may be nil when the program does
+// not read it. It returns an error when the program does not fit the layout,
+// when its fuel was spent, or when it did what it must not.
 func (m *Machine) Run(v *Verified, ctx *Regs) error {
-	if err := CheckMaps(v, m.Layout); err != nil {
-		return err
-	}
 	if ctx == nil {
 		ctx = new(Regs)
 	}
-	x := &run{Machine: m, v: v, ctx: ctx}
-	x.r[asm.R10] = StackSize
-	fuel := m.Fuel
-	if fuel == 0 {
-		fuel = MaxInsns
+	_, err := m.run(v, ctx, nil)
+	return err
+}
+
+// RunMemory executes a program whose input is memory, and returns its r0.
+func (m *Machine) RunMemory(v *Verified, mem []byte) (uint64, error) { return m.run(v, nil, mem) }
+
+func (m *Machine) run(v *Verified, ctx *Regs, mem []byte) (uint64, error) {
+	if err := CheckMaps(v, m.Layout); err != nil {
+		return 0, err
 	}
-	for ; fuel > 0; fuel-- {
-		if !x.step() {
-			return nil
+	x := m.newRun(v.code, ctx, mem)
+	for {
+		if more, err := x.step(); !more || err != nil {
+			return x.r[asm.R0], err
 		}
 	}
-	return fmt.Errorf("%w: %s", ErrFuel, v.code.Name)
+}
+
+func (m *Machine) newRun(code *Code, ctx *Regs, mem []byte) *run {
+	x := &run{Machine: m, code: code, ctx: ctx, mem: mem, fuel: m.Fuel}
+	if x.fuel == 0 {
+		x.fuel = DefaultFuel
+	}
+	x.push(0)
+	if !code.Input.Memory {
+		x.set(asm.R1, contextAddr)
+		return x
+	}
+	x.set(asm.R1, 0)
+	if len(mem) > 0 {
+		x.set(asm.R1, memoryAddr)
+	}
+	x.set(asm.R2, uint64(len(mem)))
+	return x
 }
 
 // CheckMaps checks that a layout holds a program's maps at their numbers.
@@ -80,151 +122,186 @@ func CheckMaps(v *Verified, l *abi.Layout) error {
 	return nil
 }
 
+// push enters a function whose caller goes on at back.
+func (x *run) push(back int) {
+	f := &frame{back: back, have: x.have}
+	copy(f.saved[:], x.r[asm.R6:asm.R10])
+	x.frames = append(x.frames, f)
+	x.set(asm.R10, frameAddr(len(x.frames)-1))
+}
+
+// pop leaves a function; r0 is its result.
+func (x *run) pop() {
+	f := x.frames[len(x.frames)-1]
+	x.frames = x.frames[:len(x.frames)-1]
+	copy(x.r[asm.R6:asm.R10], f.saved[:])
+	const saved = 1<<asm.R6 | 1<<asm.R7 | 1<<asm.R8 | 1<<asm.R9
+	x.have = f.have&saved | x.have&(1<<asm.R0)
+	x.set(asm.R10, frameAddr(len(x.frames)-1))
+	x.at = f.back
+}
+
+func (x *run) set(r asm.Register, v uint64) {
+	x.r[r] = v
+	x.have |= 1 << r
+}
+
+// get reads a register.
+func (x *run) get(r asm.Register) (uint64, error) {
+	if x.have>>r&1 == 0 {
+		return 0, x.fail(ErrAccess, "r%d was not written", r)
+	}
+	return x.r[r], nil
+}
+
+// operand is the second operand of an instruction.
+func (x *run) operand(in *Insn) (uint64, error) {
+	if in.UseSrc {
+		return x.get(in.Src)
+	}
+	return uint64(in.Imm), nil
+}
+
+func (x *run) fail(kind error, format string, args ...any) error {
+	return fmt.Errorf("%w: %s, instruction %d (%v): %s", kind, x.code.Name, x.at, x.code.Insns[x.at], fmt.Sprintf(format, args...))
+}
+
+// spend takes fuel.
+func (x *run) spend(n int) error {
+	if x.fuel -= n; x.fuel < 0 {
+		return x.fail(ErrFuel, "its loops and calls took too long")
+	}
+	return nil
+}
+
 // step executes one instruction and reports whether the run goes on.
-func (x *run) step() bool {
-	in := &x.v.code.Insns[x.at]
-	next := x.at + 1
+func (x *run) step() (more bool, err error) {
+	in := &x.code.Insns[x.at]
 	switch in.Kind {
 	case ALU:
-		x.r[in.Dst] = x.alu(in)
-	case LoadImm, LoadRef:
-		x.r[in.Dst] = uint64(in.Imm)
+		err = x.alu(in)
+	case LoadImm:
+		x.set(in.Dst, uint64(in.Imm))
+	case LoadRef:
+		x.set(in.Dst, mapRef(in.Imm))
+	case LoadValue:
+		x.set(in.Dst, x.valueAddr(int(in.Imm), 0)+uint64(in.Off))
+	case LoadFunc:
+		x.set(in.Dst, funcRef(in.Target))
 	case Load:
-		x.r[in.Dst] = x.load(in, in.Src)
+		err = x.load(in)
 	case Store:
-		v := uint64(in.Imm)
-		if in.UseSrc {
-			v = x.r[in.Src]
-		}
-		x.storeTo(in, v)
+		err = x.store(in)
 	case AtomicRMW:
-		x.atomic(in)
-	case CallHelper:
-		x.call(asm.BuiltinFunc(in.Imm))
+		err = x.atomic(in)
 	case Jump:
-		if x.jumps(in) {
-			next = in.Target
-		}
+		return true, x.jump(in)
 	case JumpAlways:
-		next = in.Target
-	}
-	ends := x.v.Ends(x.at)
-	x.at = next
-	return !ends
-}
-
-// jumps follows the verifier where it has decided a test: pointers, which are
-// offsets here, cannot be compared with null.
-func (x *run) jumps(in *Insn) bool {
-	if b := x.v.branch[x.at]; b != Either {
-		return b == Always
-	}
-	return in.taken(x.r[in.Dst], x.r[in.Src])
-}
-
-func (x *run) alu(in *Insn) uint64 { return in.compute(x.r[in.Dst], x.r[in.Src]) }
-
-// space is the memory that a register points into, and the offset there. The
-// offset into the arena is checked again: it is cheap, and a mistake of the
-// verifier would otherwise be a write to a word that others trust.
-func (x *run) space(r asm.Register, off int32) ([]byte, uint64) {
-	at := x.r[r] + uint64(int64(off))
-	switch x.v.before[x.at].Regs[r].Kind {
-	case Stack:
-		return x.stack[:], at
-	case Cell:
-		if at < x.Layout.Slots {
-			panic("BUG: bpf: a cell outside the slots")
+		return true, x.goTo(in.Target)
+	case CallHelper:
+		return x.call(in.Helper())
+	case CallReg:
+		id, err := x.get(in.Dst)
+		if err != nil {
+			return false, err
 		}
-		return x.Arena, at
+		return x.call(asm.BuiltinFunc(id))
+	case CallFunc:
+		return true, x.callFunc(in)
+	case Exit:
+		return x.exit()
 	}
-	panic("BUG: bpf: access was not verified")
+	x.at++
+	return true, err
 }
 
-func (x *run) load(in *Insn, r asm.Register) uint64 {
-	var v uint64
-	if x.v.before[x.at].Regs[r].Kind == Context {
-		off := x.r[r] + uint64(int64(in.Off))
-		v = x.ctx[off/8] >> (off % 8 * 8)
-	} else {
-		mem, off := x.space(r, in.Off)
-		v = loadBytes(mem[off:], in.Size)
+func (x *run) goTo(target int) error {
+	if err := x.spend(x.code.Charge(x.at)); err != nil {
+		return err
 	}
-	return extend(v, in.Size, in.Signed)
+	x.at = target
+	return nil
 }
 
-// extend makes 64 bits of the low size bytes of v.
-func extend(v uint64, size int, signed bool) uint64 {
-	shift := 64 - 8*size
-	if signed {
-		return uint64(int64(v<<shift) >> shift)
+func (x *run) callFunc(in *Insn) error {
+	if len(x.frames) == MaxFrames {
+		return x.fail(ErrAccess, "more than %d functions are active", MaxFrames)
 	}
-	return v << shift >> shift
-}
-
-func (x *run) storeTo(in *Insn, v uint64) {
-	mem, off := x.space(in.Dst, in.Off)
-	storeBytes(mem[off:], in.Size, v)
-}
-
-// atomic need not be atomic: only this run writes to its stack and its cells.
-func (x *run) atomic(in *Insn) {
-	mem, off := x.space(in.Dst, in.Off)
-	old := loadBytes(mem[off:], in.Size)
-	src := extend(x.r[in.Src], in.Size, false)
-	storeBytes(mem[off:], in.Size, in.update(old, src, x.r[asm.R0]))
-	switch {
-	case in.Atomic == asm.CmpXchg:
-		x.r[asm.R0] = old
-	case in.Fetches():
-		x.r[in.Src] = old
+	if err := x.spend(x.code.Charge(x.at)); err != nil {
+		return err
 	}
+	x.push(x.at + 1)
+	x.have &^= 1<<asm.R0 | 1<<asm.R6 | 1<<asm.R7 | 1<<asm.R8 | 1<<asm.R9
+	x.at = in.Target
+	return nil
 }
 
-func (x *run) call(h asm.BuiltinFunc) {
-	switch h {
-	case HelperGetCurrentPidTgid:
-		x.r[asm.R0] = uint64(x.TGID) << 32
-	case HelperExit:
-		storeWord(x.Arena, abi.HdrStop, 1)
-	case HelperMapCell:
-		x.r[asm.R0] = x.mapCell()
-	case HelperRingbufOutput:
-		data := x.stack[x.r[asm.R2] : x.r[asm.R2]+x.r[asm.R3]]
-		x.r[asm.R0] = 0
-		if x.Event == nil || !x.Event(data) {
-			addWord(x.Arena, x.slotBase()+abi.SlotDrops, 1)
-			e := int64(errAgain)
-			x.r[asm.R0] = uint64(e)
+func (x *run) exit() (more bool, err error) {
+	if _, err := x.get(asm.R0); err != nil {
+		return false, err
+	}
+	if len(x.frames) == 1 {
+		return false, nil
+	}
+	x.pop()
+	return true, nil
+}
+
+func (x *run) jump(in *Insn) error {
+	dst, err := x.get(in.Dst)
+	if err != nil {
+		return err
+	}
+	src, err := x.operand(in)
+	if err != nil {
+		return err
+	}
+	if in.taken(dst, src) {
+		return x.goTo(in.Target)
+	}
+	x.at++
+	return nil
+}
+
+func (x *run) alu(in *Insn) error {
+	dst, src := uint64(0), uint64(0)
+	var err error
+	if !in.overwrites() {
+		if dst, err = x.get(in.Dst); err != nil {
+			return err
 		}
-	default:
-		panic("BUG: bpf: helper was not verified")
 	}
+	if in.ALU != asm.Neg && in.ALU != asm.Swap {
+		if src, err = x.operand(in); err != nil {
+			return err
+		}
+	}
+	if in.Dst == asm.R10 {
+		return x.fail(ErrAccess, "r10 is read-only")
+	}
+	x.set(in.Dst, in.compute(dst, src))
+	return nil
 }
 
-func (m *Machine) slotBase() uint64 { return m.Layout.Slots + uint64(m.Slot)<<m.Layout.StrideShift }
-
-func loadBytes(b []byte, size int) uint64 {
-	switch size {
-	case 1:
-		return uint64(b[0])
-	case 2:
-		return uint64(binary.LittleEndian.Uint16(b))
-	case 4:
-		return uint64(binary.LittleEndian.Uint32(b))
+// call executes a helper, after which r1 to r5 are unknown.
+func (x *run) call(id asm.BuiltinFunc) (more bool, err error) {
+	h, reason := LookupHelper(id)
+	if reason != "" {
+		return false, x.fail(ErrInvalid, "%s", reason)
 	}
-	return binary.LittleEndian.Uint64(b)
-}
-
-func storeBytes(b []byte, size int, v uint64) {
-	switch size {
-	case 1:
-		b[0] = byte(v)
-	case 2:
-		binary.LittleEndian.PutUint16(b, uint16(v))
-	case 4:
-		binary.LittleEndian.PutUint32(b, uint32(v))
-	default:
-		binary.LittleEndian.PutUint64(b, v)
+	for i := range h.NumArgs() {
+		if _, err := x.get(asm.R1 + asm.Register(i)); err != nil {
+			return false, err
+		}
 	}
+	result, err := x.helper(h)
+	if err != nil || h.Ret == RetNever {
+		return false, err
+	}
+	x.have &^= 0x3f // r0 to r5
+	if h.Ret != RetVoid {
+		x.set(asm.R0, result)
+	}
+	x.at++
+	return true, nil
 }

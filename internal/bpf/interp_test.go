@@ -183,12 +183,97 @@ func TestMachineStops(t *testing.T) {
 	if err := m.Run(v, nil); err != nil || loadWord(m.Arena, abi.HdrStop) == 0 {
 		t.Errorf("%v, stop word %d", err, loadWord(m.Arena, abi.HdrStop))
 	}
-	m.Fuel = 1
-	if err := m.Run(mustValidate(t, program(r0is(0), ret)), nil); !errors.Is(err, ErrFuel) {
-		t.Errorf("two instructions for one unit of fuel: %v", err)
-	}
 	m.Layout.Maps = nil
 	if err := m.Run(v, nil); !errors.Is(err, ErrInvalid) {
 		t.Errorf("run without its maps: %v", err)
+	}
+}
+
+// trusted decodes a program that the verifier need not accept.
+func trusted(t testing.TB, p *Program) *Verified {
+	t.Helper()
+	v, err := Trust(p)
+	if err != nil {
+		t.Fatalf("%v\n%v", err, p)
+	}
+	return v
+}
+
+// storeImm stores 8 bytes; asm.StoreImm does not.
+func storeImm(dst asm.Register, off int16, v int64) asm.Instruction {
+	return asm.Instruction{OpCode: asm.StoreImmOp(asm.DWord), Dst: dst, Offset: off, Constant: v}
+}
+
+// memoryProgram gets memory as its input.
+func memoryProgram(size int, insns ...asm.Instruction) *Program {
+	p := program(insns...)
+	p.Input = Input{Memory: true, Size: size}
+	return p
+}
+
+// A function keeps r6 to r9 for its caller, has a stack of its own, and may
+// write to its caller's.
+func TestFunctions(t *testing.T) {
+	v := trusted(t, memoryProgram(0,
+		asm.Mov.Imm(asm.R6, 5), storeImm(asm.R10, -8, 7),
+		asm.Mov.Reg(asm.R1, asm.R10), asm.Add.Imm(asm.R1, -8), asm.Mov.Imm(asm.R2, 100),
+		asm.Call.Label("f"),
+		asm.LoadMem(asm.R1, asm.R10, -8, asm.DWord), asm.Add.Reg(asm.R0, asm.R1), asm.Add.Reg(asm.R0, asm.R6), ret,
+		asm.Mov.Imm(asm.R6, 1000).WithSymbol("f"), storeImm(asm.R10, -8, 9),
+		asm.StoreMem(asm.R1, 0, asm.R2, asm.DWord), asm.Mov.Reg(asm.R0, asm.R6), ret,
+	))
+	if got, err := newMachine(t).RunMemory(v, nil); err != nil || got != 1105 {
+		t.Errorf("%d, %v, not 1105", got, err)
+	}
+}
+
+func TestFuel(t *testing.T) {
+	// Each round of the loop costs its 2 instructions.
+	v := trusted(t, memoryProgram(0, asm.Mov.Imm(asm.R0, 0), asm.Add.Imm(asm.R0, 1).WithSymbol("loop"), asm.JNE.Imm(asm.R0, 1000, "loop"), ret))
+	m := newMachine(t)
+	for fuel, enough := range map[int]bool{0: true, 1998: true, 1997: false} {
+		m.Fuel = fuel
+		got, err := m.RunMemory(v, nil)
+		if enough && (err != nil || got != 1000) || !enough && !errors.Is(err, ErrFuel) {
+			t.Errorf("%d units of fuel: %d, %v", fuel, got, err)
+		}
+	}
+	endless := trusted(t, memoryProgram(0, asm.Ja.Label("l").WithSymbol("l")))
+	m.Fuel = 0
+	if _, err := m.RunMemory(endless, nil); !errors.Is(err, ErrFuel) {
+		t.Errorf("an endless loop: %v", err)
+	}
+}
+
+// The interpreter sees every access outside an object by itself.
+func TestAccessIsChecked(t *testing.T) {
+	cell := concat(storeImm(asm.R10, -8, 0), lookup(1))
+	for name, insns := range map[string][]asm.Instruction{
+		"null":                       {asm.Mov.Imm(asm.R1, 0), asm.LoadMem(asm.R0, asm.R1, 0, asm.Byte), ret},
+		"behind the memory":          {asm.LoadMem(asm.R0, asm.R1, 8, asm.Byte), ret},
+		"across its end":             {asm.LoadMem(asm.R0, asm.R1, 5, asm.Word), ret},
+		"before it":                  {asm.LoadMem(asm.R0, asm.R1, -1, asm.Byte), ret},
+		"above the stack":            {asm.StoreImm(asm.R10, 0, 0, asm.Byte), ret},
+		"below the stack":            {asm.StoreImm(asm.R10, -513, 0, asm.Byte), ret},
+		"stack that was not written": {asm.StoreImm(asm.R10, -8, 0, asm.Word), asm.LoadMem(asm.R0, asm.R10, -8, asm.DWord), ret},
+		"register, not written":      {asm.Mov.Reg(asm.R0, asm.R3), ret},
+		"lost in a call":             {asm.Mov.Imm(asm.R3, 1), Call(HelperGetCurrentPidTgid), asm.Mov.Reg(asm.R0, asm.R3), ret},
+		"r0 at the end":              {ret},
+		"r10":                        {asm.Add.Imm(asm.R10, 8), r0is(0), ret},
+		"behind a cell":              concat(asm.Instructions(cell), asm.LoadMem(asm.R0, asm.R0, 16, asm.Byte), ret),
+		"before a cell":              concat(asm.Instructions(cell), storeImm(asm.R0, -8, 1), ret),
+		"a map's reference":          {LoadMap(asm.R1, 0), asm.LoadMem(asm.R0, asm.R1, 0, asm.Byte), ret},
+		"a key that is not there":    concat(lookup(1), r0is(0), ret),
+		"no map":                     {asm.Mov.Imm(asm.R1, 0), asm.Mov.Reg(asm.R2, asm.R10), Call(HelperMapCell), ret},
+		"the frame of a callee": {asm.Call.Label("f"), asm.LoadMem(asm.R0, asm.R0, -8, asm.DWord), ret,
+			asm.Mov.Reg(asm.R0, asm.R10).WithSymbol("f"), storeImm(asm.R10, -8, 1), ret},
+	} {
+		if _, err := newMachine(t).RunMemory(trusted(t, memoryProgram(8, insns...)), make([]byte, 8)); !errors.Is(err, ErrAccess) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	writes := trusted(t, program(storeImm(asm.R1, PtRegsDI, 0), r0is(0), ret))
+	if err := newMachine(t).Run(writes, nil); !errors.Is(err, ErrAccess) {
+		t.Errorf("a store to the context: %v", err)
 	}
 }

@@ -3,30 +3,19 @@ package bpf
 import (
 	"encoding/binary"
 
-	"github.com/cilium/ebpf/asm"
-
 	"trapless/internal/abi"
 )
 
-// mapCell is HelperMapCell: the offset of the slot's cell in the arena, or 0.
-func (x *run) mapCell() uint64 {
-	ml := &x.Layout.Maps[x.r[asm.R1]]
-	key := x.stack[x.r[asm.R2]:][:ml.KeySize]
-	var pos uint64
-	ok := true
+// findCell finds the position of a key's cell, or enters the key.
+func (x *run) findCell(ml *abi.MapLayout, key []byte) (pos uint64, ok bool) {
 	switch {
 	case ml.Kind == abi.PerSlotArray:
 		pos = uint64(binary.LittleEndian.Uint32(key))
-		ok = pos < uint64(ml.MaxEntries)
+		return pos, pos < uint64(ml.MaxEntries)
 	case ml.KeySize == 8:
-		pos, ok = x.findShort(ml, binary.LittleEndian.Uint64(key))
-	default:
-		pos, ok = x.findLong(ml, key)
+		return x.findShort(ml, binary.LittleEndian.Uint64(key))
 	}
-	if !ok {
-		return 0
-	}
-	return x.slotBase() + ml.Cells + pos*uint64(ml.ValueSize)
+	return x.findLong(ml, key)
 }
 
 // probe calls try for each directory position that a key with this hash may

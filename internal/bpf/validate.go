@@ -185,7 +185,7 @@ func (c *checker) alu() string {
 	switch {
 	case dst.Kind == Scalar && src.Kind == Scalar:
 		v := c.newScalar()
-		if dst.Known && src.Known || src.Known && overwrites(in) {
+		if dst.Known && src.Known || src.Known && in.overwrites() {
 			v = constant(in.compute(dst.Const, src.Const))
 		}
 		return c.define(in.Dst, v)
@@ -195,14 +195,6 @@ func (c *checker) alu() string {
 		return "only the upper 32 bits (the process) of get_current_pid_tgid can be used"
 	}
 	return c.pointerALU(dst, src)
-}
-
-func overwrites(in *Insn) bool {
-	switch in.ALU {
-	case asm.Mov, asm.MovSX8, asm.MovSX16, asm.MovSX32:
-		return true
-	}
-	return false
 }
 
 // maxOffset keeps pointers near what they point to.

@@ -96,6 +96,9 @@ func checkEnv(progs []*bpf.Verified, env *Env) error {
 		if err := bpf.CheckMaps(p, l); err != nil {
 			return fmt.Errorf("%w: %w", ErrCompile, err)
 		}
+		if err := checkHelpers(p); err != nil {
+			return err
+		}
 		if l.RingSize == 0 && usesRing(p) {
 			return fmt.Errorf("%w: program %s writes events, but the arena has no rings", ErrCompile, p.Name())
 		}
@@ -110,4 +113,19 @@ func usesRing(p *bpf.Verified) bool {
 		}
 	}
 	return false
+}
+
+// checkHelpers refuses helpers that the code generator does not have.
+func checkHelpers(p *bpf.Verified) error {
+	for i, in := range p.Insns() {
+		if p.Before(i) == nil || in.Kind != bpf.CallHelper {
+			continue
+		}
+		switch in.Helper() {
+		case bpf.HelperExit, bpf.HelperMapCell, bpf.HelperRingbufOutput, bpf.HelperGetCurrentPidTgid:
+		default:
+			return fmt.Errorf("%w: program %s, instruction %d: %v has no code yet", ErrCompile, p.Name(), i, in)
+		}
+	}
+	return nil
 }

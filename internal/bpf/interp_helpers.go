@@ -1,0 +1,77 @@
+package bpf
+
+import (
+	"github.com/cilium/ebpf/asm"
+
+	"trapless/internal/abi"
+)
+
+// helper executes a helper whose arguments are in r1 to r5, and returns r0.
+func (x *run) helper(h *Helper) (uint64, error) {
+	switch h.ID {
+	case HelperGetCurrentPidTgid:
+		return uint64(x.TGID)<<32 | uint64(x.TID), nil
+	case HelperExit:
+		storeWord(x.Arena, abi.HdrStop, 1)
+		return 0, nil
+	case asm.FnKtimeGetNs:
+		if x.Now == nil {
+			return 0, x.fail(ErrInvalid, "the machine has no clock")
+		}
+		return x.Now(), nil
+	case HelperMapCell:
+		return x.mapCell()
+	case HelperRingbufOutput:
+		return x.ringOutput()
+	}
+	panic("BUG: bpf: a helper of the table is not implemented: " + h.Name)
+}
+
+// mapArg is the map that a register refers to.
+func (x *run) mapArg(r asm.Register) (int, error) {
+	n := (x.r[r] - mapRefAddr) >> 8
+	if x.r[r] != mapRef(int64(n)) || n >= uint64(len(x.code.Maps)) {
+		return 0, x.fail(ErrAccess, "r%d is not a map", r)
+	}
+	return int(n), nil
+}
+
+// mapCell is HelperMapCell: the address of the slot's cell, or 0.
+func (x *run) mapCell() (uint64, error) {
+	m, err := x.mapArg(asm.R1)
+	if err != nil {
+		return 0, err
+	}
+	ml := &x.Layout.Maps[m]
+	key, err := x.bytes(x.r[asm.R2], ml.KeySize, false)
+	if err != nil {
+		return 0, err
+	}
+	pos, ok := x.findCell(ml, key)
+	if !ok {
+		return 0, nil
+	}
+	return x.valueAddr(m, pos), nil
+}
+
+func (x *run) ringOutput() (uint64, error) {
+	if x.r[asm.R1] != mapRef(ringNumber) {
+		return 0, x.fail(ErrAccess, "r1 is not the ring")
+	}
+	size := x.r[asm.R3]
+	if size > MaxEvent {
+		return 0, x.fail(ErrAccess, "an event of %d bytes", size)
+	}
+	data, err := x.bytes(x.r[asm.R2], int(size), false)
+	if err != nil {
+		return 0, err
+	}
+	if x.Event != nil && x.Event(data) {
+		return 0, nil
+	}
+	addWord(x.Arena, x.slotBase()+abi.SlotDrops, 1)
+	e := int64(errAgain)
+	return uint64(e), nil
+}
+
+func (m *Machine) slotBase() uint64 { return m.Layout.Slots + uint64(m.Slot)<<m.Layout.StrideShift }
