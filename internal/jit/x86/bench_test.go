@@ -23,22 +23,25 @@ func BenchmarkHit(b *testing.B) {
 		keys   uint64
 		counts int // the map that counts hits, or -1
 		make   func(testing.TB) []*bpf.Verified
+		thread ThreadPointer
 	}{
-		{"unprobed", entry, 1, -1, nil},
-		{"bare", entry, 1, -1, func(testing.TB) []*bpf.Verified { return nil }},
-		{"count", entry, 1, mapCount, func(t testing.TB) []*bpf.Verified { return []*bpf.Verified{count(t)} }},
-		{"count-live", busy, 1, mapCount, func(t testing.TB) []*bpf.Verified { return []*bpf.Verified{count(t)} }},
-		{"count-displaced", entry, 1, mapCount, func(t testing.TB) []*bpf.Verified { return []*bpf.Verified{count(t)} }},
-		{"count-shared", entry, 1, mapCount, func(t testing.TB) []*bpf.Verified { return []*bpf.Verified{count(t)} }},
-		{"keyed-hot", entry, 1, mapKeyed, func(t testing.TB) []*bpf.Verified { return []*bpf.Verified{keyed(t, mapKeyed)} }},
-		{"keyed-live", busy, 1, mapKeyed, func(t testing.TB) []*bpf.Verified { return []*bpf.Verified{keyed(t, mapKeyed)} }},
-		{"keyed-1000", entry, 1000, mapKeyed, func(t testing.TB) []*bpf.Verified { return []*bpf.Verified{keyed(t, mapKeyed)} }},
-		{"pairs-100", entry, 100, mapPairs, func(t testing.TB) []*bpf.Verified { return []*bpf.Verified{paired(t)} }},
-		{"event", entry, 1, -1, func(t testing.TB) []*bpf.Verified { return []*bpf.Verified{event(t)} }},
+		{"unprobed", entry, 1, -1, nil, SelfPointer},
+		{"bare", entry, 1, -1, func(testing.TB) []*bpf.Verified { return nil }, SelfPointer},
+		{"count", entry, 1, mapCount, func(t testing.TB) []*bpf.Verified { return []*bpf.Verified{count(t)} }, SelfPointer},
+		{"count-fsbase", entry, 1, mapCount, func(t testing.TB) []*bpf.Verified { return []*bpf.Verified{count(t)} }, FSBase},
+		{"count-live-fsbase", busy, 1, mapCount, func(t testing.TB) []*bpf.Verified { return []*bpf.Verified{count(t)} }, FSBase},
+		{"count-live", busy, 1, mapCount, func(t testing.TB) []*bpf.Verified { return []*bpf.Verified{count(t)} }, SelfPointer},
+		{"count-displaced", entry, 1, mapCount, func(t testing.TB) []*bpf.Verified { return []*bpf.Verified{count(t)} }, SelfPointer},
+		{"count-shared", entry, 1, mapCount, func(t testing.TB) []*bpf.Verified { return []*bpf.Verified{count(t)} }, SelfPointer},
+		{"keyed-hot", entry, 1, mapKeyed, func(t testing.TB) []*bpf.Verified { return []*bpf.Verified{keyed(t, mapKeyed)} }, SelfPointer},
+		{"keyed-live", busy, 1, mapKeyed, func(t testing.TB) []*bpf.Verified { return []*bpf.Verified{keyed(t, mapKeyed)} }, SelfPointer},
+		{"keyed-1000", entry, 1000, mapKeyed, func(t testing.TB) []*bpf.Verified { return []*bpf.Verified{keyed(t, mapKeyed)} }, SelfPointer},
+		{"pairs-100", entry, 100, mapPairs, func(t testing.TB) []*bpf.Verified { return []*bpf.Verified{paired(t)} }, SelfPointer},
+		{"event", entry, 1, -1, func(t testing.TB) []*bpf.Verified { return []*bpf.Verified{event(t)} }, SelfPointer},
 	} {
 		for _, threads := range []uint64{1, 2} {
 			b.Run(fmt.Sprintf("%s/threads=%d", c.name, threads), func(b *testing.B) {
-				h := newHarness(b, arenaNear, big)
+				h := newThreadHarness(b, arenaNear, big, c.thread)
 				h.put(entryBase, h.probed(c.site, c.make))
 				rq := request{Op: opLoop, Entry: uint64(entryBase), Threads: threads, Iterations: uint64(b.N), Keys: c.keys}
 				switch c.name {

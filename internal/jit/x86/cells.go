@@ -10,9 +10,8 @@ import (
 	asm "trapless/internal/asm/x86"
 )
 
-// lookup puts the address of the thread's slot into slotVar. The thread
-// pointer is the word at fs:0, which points to itself (ELF handling for TLS,
-// 3.4.6); the tracer has checked that the target keeps it there.
+// lookup puts the address of the thread's slot into slotVar. The tracer has
+// checked that the target's thread pointers are what Env.Thread says.
 //
 // The table has the thread pointer at the position that it hashes to, seldom at
 // the next one, or else the runtime searches. A thread without a slot goes on in the shared copy.
@@ -22,8 +21,7 @@ func (g *generator) lookup(i int) {
 		address(g.Asm, s, g.env.Arena+abi.Addr(l.Slots+abi.SlotShared<<l.StrideShift))
 		return
 	}
-	g.Load(8, t, asm.FS(0))
-	g.hash(s, t, l.SlotBits)
+	g.hash(s, g.threadPointer(), l.SlotBits)
 	g.compareTP(s, t)
 	miss, hit, found := g.NewLabel(), g.NewLabel(), g.NewLabel()
 	g.Jcc(asm.NE, miss)
@@ -56,11 +54,34 @@ func (g *generator) lookup(i int) {
 	}
 }
 
+// lookupTemps are the temporaries of a lookup. One keeps what rdfsbase read.
+func (u *unit) lookupTemps() varSet {
+	if u.env.Thread == FSBase {
+		return vars(temp1, temp2)
+	}
+	return vars(temp1)
+}
+
+// threadPointer loads the thread pointer into a temporary.
+func (g *generator) threadPointer() asm.Reg {
+	if g.env.Thread == FSBase {
+		g.Rdfsbase(g.v(temp2))
+		return g.v(temp2)
+	}
+	g.Load(8, g.v(temp1), asm.FS(0))
+	return g.v(temp1)
+}
+
 // compareTP compares the thread pointer at a position of the table with the
 // running thread's.
 func (g *generator) compareTP(pos, t asm.Reg) {
 	address(g.Asm, t, g.env.Arena+abi.Addr(g.env.Layout.TPTable))
-	g.Load(8, t, asm.AtIndex(t, pos, 8, 0))
+	entry := asm.AtIndex(t, pos, 8, 0)
+	if g.env.Thread == FSBase {
+		g.OpRM(asm.Cmp, 8, g.v(temp2), entry)
+		return
+	}
+	g.Load(8, t, entry)
 	g.OpRM(asm.Cmp, 8, t, asm.FS(0))
 }
 

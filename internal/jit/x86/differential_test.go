@@ -141,14 +141,16 @@ func TestCompiledAsInterpreted(t *testing.T) {
 	}
 	for i, at := range []abi.Addr{arenaNear, arenaFar, arenaLow} {
 		for name, free := range map[string]int{"own": 1, "crowded": 8, "shared": 1 << 20} {
-			t.Run(fmt.Sprintf("%v/%s", at, name), func(t *testing.T) {
-				h := newHarness(t, at, testConfig)
-				h.freeEach(free)
-				m := newModel(h)
-				for seed := range uint64(programs) {
-					h.differ(t, m, uint64(i)<<32|seed)
-				}
-			})
+			for _, tp := range []ThreadPointer{SelfPointer, FSBase} {
+				t.Run(fmt.Sprintf("%v/%s/%d", at, name, tp), func(t *testing.T) {
+					h := newThreadHarness(t, at, testConfig, tp)
+					h.freeEach(free)
+					m := newModel(h)
+					for seed := range uint64(programs) {
+						h.differ(t, m, uint64(i)<<32|uint64(tp)<<31|seed)
+					}
+				})
+			}
 		}
 	}
 }

@@ -61,18 +61,28 @@ type request struct {
 type reply struct {
 	Regs          [16]uint64
 	Flags, Result uint64
+	Depth         uint64
 	RedZone       [128]byte
 }
 
 // newHarness starts a target with an open gate and an arena with these maps.
 func newHarness(t testing.TB, arenaAt abi.Addr, c abi.Config) *harness {
 	t.Helper()
+	return newThreadHarness(t, arenaAt, c, SelfPointer)
+}
+
+// newThreadHarness is newHarness for code that reads the thread pointer in one way.
+func newThreadHarness(t testing.TB, arenaAt abi.Addr, c abi.Config, tp ThreadPointer) *harness {
+	t.Helper()
+	if tp == FSBase {
+		requireFSGSBASE(t)
+	}
 	bin := testkit.CompileFile(t, filepath.Join("testdata", "harness.c"), testkit.NoPIE)
 	l, err := abi.NewLayout(c)
 	if err != nil {
 		t.Fatal(err)
 	}
-	h := &harness{t: t, env: &Env{Gate: codeBase, Arena: arenaAt, Layout: l, TGID: 4711}}
+	h := &harness{t: t, env: &Env{Gate: codeBase, Arena: arenaAt, Layout: l, TGID: 4711, Thread: tp}}
 	var codePath, arenaPath string
 	h.code, codePath = shared(t, codeSize)
 	h.arena, arenaPath = shared(t, int(l.Size))
@@ -93,6 +103,22 @@ func newHarness(t testing.TB, arenaAt abi.Addr, c abi.Config) *harness {
 	os.Remove(codePath) // it has mapped them
 	os.Remove(arenaPath)
 	return h
+}
+
+// requireFSGSBASE skips a test where the kernel has not enabled rdfsbase.
+func requireFSGSBASE(t testing.TB) {
+	t.Helper()
+	const hwcap2, fsgsbase = 26, 1 << 1 // AT_HWCAP2, HWCAP2_FSGSBASE
+	aux, err := os.ReadFile("/proc/self/auxv")
+	if err != nil {
+		t.Skipf("needs %v", err)
+	}
+	for ; len(aux) >= 16; aux = aux[16:] {
+		if binary.LittleEndian.Uint64(aux) == hwcap2 && binary.LittleEndian.Uint64(aux[8:])&fsgsbase != 0 {
+			return
+		}
+	}
+	t.Skip("needs rdfsbase, which the kernel has not enabled (AT_HWCAP2)")
 }
 
 // shared makes a file in memory and maps it.

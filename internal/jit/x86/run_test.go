@@ -94,9 +94,13 @@ func TestNothingIsEmittedForNothing(t *testing.T) {
 
 func TestThreadsCountExactly(t *testing.T) {
 	const threads, each, keys = 8, 100_000, 100
-	for _, slots := range []int{64, 3, 0} {
-		t.Run(fmt.Sprintf("slots=%d", slots), func(t *testing.T) {
-			h := newHarness(t, arenaNear, testConfig)
+	for _, row := range []struct {
+		slots  int
+		thread ThreadPointer
+	}{{64, SelfPointer}, {3, SelfPointer}, {0, SelfPointer}, {64, FSBase}, {3, FSBase}} {
+		slots := row.slots
+		t.Run(fmt.Sprintf("slots=%d/%d", slots, row.thread), func(t *testing.T) {
+			h := newThreadHarness(t, arenaNear, testConfig, row.thread)
 			h.leaveSlots(slots)
 			h.install(entrySite, count(t), keyed(t, mapKeyed), paired(t))
 			h.do(request{Op: opLoop, Entry: uint64(entryBase), Threads: threads, Iterations: each, Keys: keys})
@@ -325,4 +329,42 @@ func TestEmitRefuses(t *testing.T) {
 			t.Errorf("%s: compiled", name)
 		}
 	}
+}
+
+// Goroutine stacks are small: a detour must keep to what it says that it needs.
+func TestStackDepth(t *testing.T) {
+	deepest := uint64(0)
+	for _, site := range []Site{entrySite, busySite, {LiveRegs: allRegs, FlagsLive: true}} {
+		for _, c := range []struct {
+			name string
+			prog *bpf.Verified
+			most uint64 // without a red zone
+		}{
+			{"count", count(t), 128},
+			{"keyed", keyed(t, mapKeyed), 192},
+			{"paired", paired(t), 256},
+			{"event", event(t), 256},
+		} {
+			h := newHarness(t, arenaNear, testConfig)
+			a := asm.New(entryBase)
+			d, err := Emit(a, []*bpf.Verified{c.prog}, site, h.env)
+			if err != nil {
+				t.Fatal(err)
+			}
+			h.install(site, c.prog)
+			stated := uint64(d.FrameSize() + RuntimeStack)
+			most := c.most
+			if site.RedZoneLive {
+				most += redZone
+			}
+			for hit := range uint64(2) { // the first one takes the cold paths
+				rp := h.do(request{Op: opRun, Entry: uint64(entryBase), Regs: [16]uint64{asm.RDI: hit}})
+				deepest = max(deepest, rp.Depth)
+				if rp.Depth > stated || rp.Depth > most {
+					t.Errorf("%s at %+v used %d bytes of the stack, it said %d, at most %d are right", c.name, site, rp.Depth, stated, most)
+				}
+			}
+		}
+	}
+	t.Logf("at most %d bytes were used", deepest)
 }

@@ -114,7 +114,11 @@ func (r *routine) slot() {
 	l := r.env.Layout
 	r.save(asm.RAX, asm.RCX, asm.RDX, asm.RSI, asm.RDI)
 	next, probe, hit, claim, shared := r.NewLabel(), r.NewLabel(), r.NewLabel(), r.NewLabel(), r.NewLabel()
-	r.Load(8, asm.RSI, asm.FS(0))
+	if r.env.Thread == FSBase {
+		r.Rdfsbase(asm.RSI)
+	} else {
+		r.Load(8, asm.RSI, asm.FS(0))
+	}
 	r.position(l.SlotBits)
 	r.global(asm.RDI, l.TPTable)
 	r.MovRI(asm.RCX, uint64(min(abi.ProbeLimit, 1<<l.SlotBits)))

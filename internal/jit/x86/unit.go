@@ -206,7 +206,7 @@ func (u *unit) placeLookups() {
 			o.lookup = true
 			o.uses &^= vars(slotVar)
 			o.defs |= vars(slotVar)
-			o.temps |= vars(temp1)
+			o.temps |= u.lookupTemps()
 		}
 		after := known[i] || o.lookup
 		u.successors(i, func(s int) { known[s] = known[s] && after })

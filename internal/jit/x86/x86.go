@@ -36,9 +36,22 @@ type Env struct {
 	Gate    abi.Addr // a 32-bit word, nonzero while programs may run; within 2 GB of the code
 	Arena   abi.Addr // where the target has mapped the arena
 	Layout  *abi.Layout
-	TGID    uint32   // of the target, as HelperGetCurrentPidTgid tells it
+	TGID    uint32 // of the target, as HelperGetCurrentPidTgid tells it
+	Thread  ThreadPointer
 	Runtime *Runtime // of the same Gate, Arena and Layout; within 2 GB of the code
 }
+
+// ThreadPointer says how code reads the running thread's pointer, which tells it from all others of its
+// address space.
+type ThreadPointer uint8
+
+const (
+	// SelfPointer: the word at fs:0 points to itself (ELF handling for TLS, 3.4.6), as C libraries have it.
+	SelfPointer ThreadPointer = iota
+	// FSBase: by rdfsbase, because fs:0 may hold anything. The kernel must have enabled the instruction:
+	// bit 1 of AT_HWCAP2 says so (Documentation/arch/x86/x86_64/fsgs.rst).
+	FSBase
+)
 
 // Site is what is known where the programs run.
 type Site struct {

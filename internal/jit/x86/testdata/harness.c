@@ -23,7 +23,7 @@ struct request {
 };
 
 struct reply {
-	uint64_t regs[16], flags, result;
+	uint64_t regs[16], flags, result, depth;
 	uint8_t red_zone[128];
 };
 
@@ -72,6 +72,10 @@ static void run(void)
 	rp.regs[4] -= case_sp; // 8 when the stack is balanced
 	rp.flags = case_out_flags;
 	rp.result = case_sp; // what the code saw as its stack pointer
+	uint8_t *low = stack;
+	while (*low == 0xa5)
+		low++;
+	rp.depth = sp - low; // how far below it the code wrote
 	memcpy(rp.red_zone, sp - sizeof rp.red_zone, sizeof rp.red_zone);
 }
 
