@@ -72,6 +72,13 @@ func (m *Module) Facts() (*plan.Facts, error) {
 	for _, r := range m.Image.Linkage() {
 		facts.NoTouch = append(facts.NoTouch, plan.NoTouch{Range: m.Bias.Range(r.Range), Reason: plan.Blacklisted, Name: r.Name})
 	}
+	frames, err := m.Image.SignalFrames()
+	if err != nil {
+		return nil, err
+	}
+	for _, r := range frames {
+		facts.NoTouch = append(facts.NoTouch, plan.NoTouch{Range: m.Bias.Range(r), Reason: plan.Blacklisted, Name: "the return from a signal handler"})
+	}
 	sequences, err := m.Image.Criticals()
 	if err != nil {
 		return nil, err

@@ -122,39 +122,66 @@ func TestSizesAgreeWithNM(t *testing.T) {
 	}
 }
 
-// The unwind table, against readelf's.
+// The unwind table, against readelf's: functions, and what signal handlers return to.
 func TestUnwindRangesAgreeWithReadelf(t *testing.T) {
+	signals := 0
 	for name, path := range samples(t) {
 		t.Run(name, func(t *testing.T) {
 			f := open(t, path)
-			ranges, err := f.unwindRanges()
-			if err != nil {
-				t.Fatal(err)
-			}
-			want := map[Range]bool{}
-			for line := range strings.Lines(oracle(t, "readelf", "-W", "--debug-dump=frames,no-follow-links", path)) {
-				_, pc, ok := strings.Cut(line, " pc=")
-				var r Range
-				if !ok || !strings.Contains(line, " FDE ") {
-					continue
+			wantFunctions, wantSignals := unwindRangesOfReadelf(t, f, path)
+			for _, c := range []struct {
+				what string
+				read func() ([]Range, error)
+				want map[Range]bool
+			}{{"functions", f.unwindRanges, wantFunctions}, {"signal frames", f.SignalFrames, wantSignals}} {
+				ranges, err := c.read()
+				if err != nil {
+					t.Fatal(err)
 				}
-				if n, _ := fmt.Sscanf(pc, "%x..%x", &r.Start, &r.End); n == 2 && r.End > r.Start && f.executable(r.Start) != nil {
-					want[r] = true
+				got := map[Range]bool{}
+				for _, r := range ranges {
+					got[r] = true
 				}
+				if !maps.Equal(got, c.want) {
+					t.Errorf("%d %s, readelf has %d", len(got), c.what, len(c.want))
+				}
+				t.Logf("%d %s", len(got), c.what)
 			}
-			if f.Go { // its unwind table is .debug_frame, which is not looked at
-				want = map[Range]bool{}
-			}
-			got := map[Range]bool{}
-			for _, r := range ranges {
-				got[r] = true
-			}
-			if !maps.Equal(got, want) {
-				t.Errorf("%d ranges, readelf has %d", len(got), len(want))
-			}
-			t.Logf("%d ranges", len(got))
+			signals += len(wantSignals)
 		})
 	}
+	if signals == 0 {
+		t.Error("not one signal frame: a static program has one")
+	}
+}
+
+func unwindRangesOfReadelf(t *testing.T, f *File, path string) (functions, signals map[Range]bool) {
+	t.Helper()
+	functions, signals = map[Range]bool{}, map[Range]bool{}
+	if f.Go { // its unwind table is .debug_frame, which is not looked at
+		return functions, signals
+	}
+	cie, isSignal := "", map[string]bool{}
+	for line := range strings.Lines(oracle(t, "readelf", "-W", "--debug-dump=frames,no-follow-links", path)) {
+		fields := strings.Fields(line)
+		switch {
+		case len(fields) == 4 && fields[3] == "CIE":
+			cie = fields[0]
+		case len(fields) == 2 && fields[0] == "Augmentation:":
+			isSignal[cie] = strings.Contains(fields[1], "S")
+		case len(fields) == 6 && fields[3] == "FDE":
+			var r Range
+			if n, _ := fmt.Sscanf(fields[5], "pc=%x..%x", &r.Start, &r.End); n != 2 || r.End <= r.Start || f.executable(r.Start) == nil {
+				continue
+			}
+			if isSignal[strings.TrimPrefix(fields[4], "cie=")] {
+				signals[r] = true
+			} else {
+				functions[r] = true
+			}
+		}
+	}
+	return functions, signals
 }
 
 // The header of the unwind table leads to the same entries as the section.

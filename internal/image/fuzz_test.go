@@ -50,6 +50,7 @@ func useFile(file *File) {
 	file.Linkage()
 	file.Slack()
 	file.Criticals()
+	file.SignalFrames()
 	file.CodePointers()
 	if pads, _, err := file.LandingPads(); err == nil && uint64(len(pads)) > shared*file.size {
 		panic("more landing pads than their tables can hold")

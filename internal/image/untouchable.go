@@ -26,6 +26,14 @@ func (f *File) Linkage() []Region {
 	return regions
 }
 
+// SignalFrames lists the code that signal handlers return to, by the unwind table's augmentation S (DWARF
+// CFI, as gcc and the LSB have it). It runs with the handler's signals blocked, debuggers and unwinders know
+// it by its bytes, and its entry in the table begins a byte before it, because unwinders look a return
+// address up by the byte before (glibc: sysdeps/unix/sysv/linux/x86_64/libc_sigaction.c).
+func (f *File) SignalFrames() ([]Range, error) {
+	return f.unwindEntries(func(cie encodings) bool { return cie.signal })
+}
+
 // Critical is a restartable sequence (rseq(2)): the kernel sends a thread that it preempts inside Body to
 // Abort, after comparing the four bytes before that with a signature. The instruction pointer must not
 // leave and enter Body by a detour, and the signature must stay.

@@ -22,8 +22,14 @@ const (
 
 // unwindRanges reads the code ranges of the unwind table: compilers write one entry (FDE) for each function
 // and for each part of one that lies elsewhere. Sorted by start, without empty ones and duplicates. An
-// entry that makes no sense is passed over; the table only ever adds knowledge.
+// entry that makes no sense is passed over; the table only ever adds knowledge. So are signal frames, whose
+// entries begin before the code.
 func (f *File) unwindRanges() ([]Range, error) {
+	return f.unwindEntries(func(cie encodings) bool { return !cie.signal })
+}
+
+// unwindEntries are the code ranges of the entries whose CIE is wanted.
+func (f *File) unwindEntries(want func(cie encodings) bool) ([]Range, error) {
 	table, at, err := f.unwindTable()
 	if err != nil || len(table) == 0 {
 		return nil, err
@@ -32,7 +38,7 @@ func (f *File) unwindRanges() ([]Range, error) {
 	ranges := make([]Range, 0, len(table)/48)
 	for t.pos < len(t.data) {
 		r, ok := t.next()
-		if !ok || r.End <= r.Start {
+		if !ok || r.End <= r.Start || !want(t.cie) {
 			continue
 		}
 		if s := f.executable(r.Start); s != nil && r.End <= s.inFile().End {
@@ -82,6 +88,8 @@ type encodings struct {
 	addr byte // to code; encOmit if the CIE is not understood
 	lsda byte // to the exception table; encOmit if there is none
 	data bool // the FDEs have augmentation data
+
+	signal bool // the code is what a signal handler returns to
 }
 
 // noEncodings are those of a CIE that is not understood.
@@ -217,7 +225,9 @@ func (c *cursor) encodings(augmentation []byte) encodings {
 				return noEncodings
 			}
 			c.rest = c.rest[n:]
-		case 'S', 'B': // a signal frame; pointer authentication
+		case 'S':
+			e.signal = true
+		case 'B': // pointer authentication
 		default:
 			return noEncodings
 		}
