@@ -19,6 +19,7 @@ type Module struct {
 	Bias  image.Bias
 
 	readOnly []plan.Data // read when first wanted
+	rooms    *rooms      // likewise
 }
 
 // Func describes a function. What leads into it from outside is not known yet
