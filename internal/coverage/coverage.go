@@ -23,7 +23,7 @@ type Sites string
 
 // The sets of sites.
 const (
-	Entries Sites = "entries" // the first instruction of each function
+	Entries Sites = "entries" // where calls of each function are counted
 	Returns Sites = "returns" // near returns
 	All     Sites = "all"     // every instruction
 )
@@ -138,7 +138,8 @@ func (c *counter) function(f *plan.Func, next abi.Addr) {
 func (c *counter) wanted(f *plan.Func) func(at abi.Addr, in insn.Inst) bool {
 	switch c.Sites {
 	case Entries:
-		return func(at abi.Addr, _ insn.Inst) bool { return at == f.Start && f.Entry }
+		entry := f.EntrySite()
+		return func(at abi.Addr, _ insn.Inst) bool { return at == entry && f.Entry }
 	case Returns:
 		return func(_ abi.Addr, in insn.Inst) bool { return in.Branch == insn.BranchRet }
 	}

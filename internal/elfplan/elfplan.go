@@ -39,7 +39,7 @@ func (m *Module) Func(fn image.Func) (*plan.Func, error) {
 			return nil, err
 		}
 	}
-	f := &plan.Func{Name: fn.Name(), Aliases: fn.Names, Start: m.Bias.Addr(fn.Start), Code: code, Pad: pad, Entry: fn.Entry}
+	f := &plan.Func{Name: fn.Name(), Aliases: fn.Names, Start: m.Bias.Addr(fn.Start), Code: code, Pad: pad, Entry: fn.Entry, Go: fn.Go}
 	for _, inner := range m.Funcs.Inner(fn.Range) {
 		f.Inbound = append(f.Inbound, m.Bias.Addr(inner.Start))
 	}
@@ -73,6 +73,7 @@ func (m *Module) Facts() (*plan.Facts, error) {
 	for _, r := range m.Image.Linkage() {
 		facts.NoTouch = append(facts.NoTouch, plan.NoTouch{Range: m.Bias.Range(r.Range), Reason: plan.Blacklisted, Name: r.Name})
 	}
+	facts.NoTouch = append(facts.NoTouch, m.blacklistGo()...)
 	frames, err := m.Image.SignalFrames()
 	if err != nil {
 		return nil, err

@@ -137,3 +137,19 @@ func TestRoomBehindACheck(t *testing.T) {
 		}
 	}
 }
+
+// What must not be touched is found by its names, also without symbols.
+func TestGoBlacklist(t *testing.T) {
+	for name, build := range map[string]testkit.GoBuild{"pure": testkit.PureGo, "stripped": testkit.GoStripped, "Go 1.19": testkit.OldGo} {
+		m := module(t, testkit.CompileGo(t, "goshapes.go", build))
+		got := ""
+		for _, n := range m.blacklistGo() {
+			got += n.Name + "; "
+		}
+		for _, want := range []string{"_rt0_amd64_linux,", "runtime.rt0_go,", "runtime.clone,", "runtime.settls,", "runtime.goexit,", "runtime.sigreturn", "runtime.asyncPreempt,"} {
+			if !strings.Contains(got, want) {
+				t.Errorf("%s: %q is not among %s", name, want, got)
+			}
+		}
+	}
+}

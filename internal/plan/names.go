@@ -76,6 +76,18 @@ var blockedGroups = []blockedGroup{
 			"runtime.rt0_go runtime.rt0_go.abi0 runtime.gogo runtime.gogo.abi0 gogo",
 	},
 	{
+		// runtime/proc.go, runtime/signal_unix.go, syscall/exec_linux.go.
+		why: "a child that shares the memory runs in it with signals blocked or handlers reset",
+		names: "syscall.forkAndExecInChild syscall.forkAndExecInChild1 syscall.rawVforkSyscall syscall.rawVforkSyscall.abi0 " +
+			"syscall.RawSyscall syscall.RawSyscall6 syscall.rawSyscallNoError syscall.runtime_BeforeFork " +
+			"syscall.runtime_AfterFork syscall.runtime_AfterForkInChild runtime.beforefork runtime.afterfork " +
+			"runtime.clearSignalHandlers runtime.setsig runtime.sigaction runtime.sysSigaction runtime.rt_sigaction " +
+			"runtime.rt_sigaction.abi0 runtime.callCgoSigaction runtime.callCgoSigaction.abi0 runtime.msigrestore " +
+			"runtime/internal/syscall.Syscall6 internal/runtime/syscall.Syscall6 internal/runtime/syscall/linux.Syscall6 " +
+			"runtime.getg runtime.isGoHandler runtime.sigfillset syscall.writeUidGidMappings syscall.writeUidMappings " +
+			"syscall.writeGidMappings syscall.writeSetgroups syscall.capToIndex syscall.capToMask syscall.formatIDMappings",
+	},
+	{
 		// runtime/signal_unix.go: handlers are installed with a full mask.
 		why: "it handles signals while all of them are blocked",
 		names: "runtime.sigtramp runtime.sigtramp.abi0 runtime.cgoSigtramp runtime.cgoSigtramp.abi0 runtime.sigtrampgo " +
@@ -108,6 +120,17 @@ func blockedSignals(f *Func) string {
 		}
 	}
 	return ""
+}
+
+// mayHandleSignals reports code of Go's runtime, any of which a signal handler
+// may call, which has all signals blocked.
+func mayHandleSignals(f *Func) bool {
+	for _, prefix := range []string{"runtime.", "runtime/internal/", "internal/runtime/", "internal/abi.", "internal/bytealg."} {
+		if strings.HasPrefix(f.Name, prefix) {
+			return true
+		}
+	}
+	return false
 }
 
 // baseName strips what linkers and compilers add to a name: symbol versions

@@ -50,6 +50,7 @@ type Func struct {
 	Code    []byte // the body
 	Pad     []byte // what lies between the body's end and the next function, as far as it is known
 	Entry   bool   // Start is a call's target that follows the ABI: not a .cold part, not a label
+	Go      bool   // it runs on goroutine stacks and follows Go's ABI
 
 	// Inbound are addresses inside the function to which code outside of it
 	// is known to jump: direct branches (see FindInbound) and landing pads.
@@ -67,6 +68,17 @@ type Func struct {
 
 // End is the address behind the body.
 func (f *Func) End() abi.Addr { return f.Start + abi.Addr(len(f.Code)) }
+
+// EntrySite is where a call of the function is counted: its start, or what
+// follows Go's stack check, which runs again once the stack is larger.
+func (f *Func) EntrySite() abi.Addr {
+	if f.Go {
+		if c, ok := FindStackCheck(f.Code); ok {
+			return f.Start + abi.Addr(c.Len)
+		}
+	}
+	return f.Start
+}
 
 // Facts are what a plan must know about the target.
 type Facts struct {
@@ -155,7 +167,7 @@ type Site struct {
 	// that cannot move itself (a call, a system call) and that nothing but the
 	// instruction before it leads to.
 	Inst int
-	// AtEntry: the site is the entry of a function that follows the ABI.
+	// AtEntry: the site is the EntrySite of a function that follows the ABI.
 	AtEntry bool
 	// RedZoneLive: the 128 bytes below the stack pointer may be in use. At an
 	// entry they are not, unless the function also loops to its start.

@@ -79,7 +79,11 @@ func (w *Window) addSlow(at abi.Addr) {
 // checkUnknown looks at jumps of which it is not known where they go.
 func (p *Planner) checkUnknown(w *Window) *Refusal {
 	switch {
-	case len(w.Insts) == 1 || p.facts.TrapsHandled:
+	case len(w.Insts) == 1:
+		return nil
+	case p.f.Go && p.unknown != "" && mayHandleSignals(p.f):
+		return refuse(w.Site, IndirectJump, "%s may lead into the window of %d bytes while Go handles a signal, with all signals blocked", p.unknown, w.Len)
+	case p.facts.TrapsHandled:
 		return nil
 	case p.unknown != "":
 		return refuse(w.Site, IndirectJump, "%s may lead into the window of %d bytes", p.unknown, w.Len)

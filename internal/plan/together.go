@@ -207,8 +207,9 @@ func (p *Planner) build(site abi.Addr, start, last int) (*Window, *Refusal) {
 // addSite notes that the programs of a site, the instruction with index i, run
 // before the window's instruction number k.
 func (p *Planner) addSite(w *Window, site abi.Addr, i, k int) {
-	s := Site{Addr: site, Inst: k, AtEntry: p.f.Entry && site == p.f.Start}
-	s.RedZoneLive = !w.Call && (!s.AtEntry || p.loopsToStart())
+	s := Site{Addr: site, Inst: k, AtEntry: p.f.Entry && site == p.entry}
+	// Go calls the middle of runtime.duffcopy with a register saved below the stack pointer.
+	s.RedZoneLive = (!w.Call || p.f.Go) && (!s.AtEntry || p.loopsToEntry())
 	s.LiveRegs, s.LiveFlags = p.liveAt(i)
 	s.FlagsLive = s.LiveFlags != 0
 	w.Sites = append(w.Sites, s)

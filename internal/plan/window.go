@@ -26,6 +26,7 @@ type Planner struct {
 	facts   *Facts
 	text    []byte   // the code and the padding behind it
 	blocked string   // why signals are blocked here, "" if they are not
+	entry   abi.Addr // the function's EntrySite
 	useless *Refusal // of a function that makes no sense
 }
 
@@ -34,7 +35,7 @@ func Prepare(f *Func, facts *Facts) *Planner {
 	if r := checkFunc(f); r != nil {
 		return &Planner{body: &body{f: f}, useless: r}
 	}
-	return &Planner{body: read(f), facts: facts, text: slices.Concat(f.Code, f.Pad), blocked: blockedSignals(f)}
+	return &Planner{body: read(f), facts: facts, text: slices.Concat(f.Code, f.Pad), blocked: blockedSignals(f), entry: f.EntrySite()}
 }
 
 func checkFunc(f *Func) *Refusal {
@@ -48,10 +49,11 @@ func checkFunc(f *Func) *Refusal {
 	return nil
 }
 
-// loopsToStart reports whether the function may jump to its own start, where
-// the red zone of the running call may then be in use.
-func (p *Planner) loopsToStart() bool {
-	for _, e := range p.entriesIn(-1, 1) {
+// loopsToEntry reports whether the function may jump to its own entry site,
+// where the red zone of the running call may then be in use.
+func (p *Planner) loopsToEntry() bool {
+	off := int(p.entry - p.f.Start)
+	for _, e := range p.entriesIn(off-1, off+1) {
 		if e.how == byBranch || e.how == byTable {
 			return true
 		}
