@@ -113,6 +113,9 @@ func (d *decoder) one(i int, out *Insn) error {
 	default:
 		reason = d.memory(i, in, out)
 	}
+	if reason == "" && out.writesR10() {
+		reason = "the frame pointer is read-only"
+	}
 	if reason != "" {
 		return d.fail(i, "%s", reason)
 	}
@@ -120,6 +123,17 @@ func (d *decoder) one(i int, out *Insn) error {
 		return d.fail(i, "constant %d has more than 32 bits", out.Imm)
 	}
 	return nil
+}
+
+// writesR10 reports whether an instruction changes the frame pointer.
+func (in *Insn) writesR10() bool {
+	switch in.Kind {
+	case ALU, LoadImm, LoadRef, LoadValue, LoadFunc, Load:
+		return in.Dst == asm.R10
+	case AtomicRMW:
+		return in.Src == asm.R10 && in.Fetches() && in.Atomic != asm.CmpXchg
+	}
+	return false
 }
 
 // decodeALU follows RFC 9669, 4.1 and 4.2.

@@ -86,6 +86,7 @@ func TestDecodeNamesWhatIsMissing(t *testing.T) {
 		"may_goto is not supported":          raw(0xe5, 0, 0, 0, 0),
 		"kernel functions cannot be called":  raw(0x85, 0, 2, 0, 7),
 		"there is no map 3":                  slices.Concat(raw(0x18, 0, 2, 0, 3), make([]byte, 8)),
+		"the frame pointer is read-only":     raw(0x07, 10, 0, 0, 8),
 		"jump by 7 leaves the program":       raw(0x05, 0, 0, 7, 0),
 		"jump by 2147483647 leaves the prog": raw(0x06, 0, 0, 0, 1<<31-1),
 	} {

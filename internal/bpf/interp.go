@@ -276,9 +276,6 @@ func (x *run) alu(in *Insn) error {
 			return err
 		}
 	}
-	if in.Dst == asm.R10 {
-		return x.fail(ErrAccess, "r10 is read-only")
-	}
 	x.set(in.Dst, in.compute(dst, src))
 	return nil
 }

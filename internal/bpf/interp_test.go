@@ -259,7 +259,6 @@ func TestAccessIsChecked(t *testing.T) {
 		"register, not written":      {asm.Mov.Reg(asm.R0, asm.R3), ret},
 		"lost in a call":             {asm.Mov.Imm(asm.R3, 1), Call(HelperGetCurrentPidTgid), asm.Mov.Reg(asm.R0, asm.R3), ret},
 		"r0 at the end":              {ret},
-		"r10":                        {asm.Add.Imm(asm.R10, 8), r0is(0), ret},
 		"behind a cell":              concat(asm.Instructions(cell), asm.LoadMem(asm.R0, asm.R0, 16, asm.Byte), ret),
 		"before a cell":              concat(asm.Instructions(cell), storeImm(asm.R0, -8, 1), ret),
 		"a map's reference":          {LoadMap(asm.R1, 0), asm.LoadMem(asm.R0, asm.R1, 0, asm.Byte), ret},

@@ -10,12 +10,13 @@ const (
 	Unknown    ValueKind = iota // never written, or different things on different paths
 	Scalar                      // a number
 	Context                     // pointer into the context, at Off
-	Stack                       // pointer to r10+Off
+	Stack                       // pointer to r10+Off, in the frame of function Func
 	MapRef                      // reference to map Map
 	RingRef                     // reference to the ring
 	Cell                        // pointer into a cell of map Map, at Off
 	CellOrNull                  // the same, or 0
 	PidTgid                     // what HelperGetCurrentPidTgid returned
+	FuncRef                     // reference to function Func
 )
 
 // Value is what is known about the content of a register or a stack word. It
@@ -26,6 +27,7 @@ type Value struct {
 	Known bool   // a Scalar that is Const on every path
 	Fixed bool   // a Cell of an array whose index is Index on every path
 	Map   int32  // of MapRef and cells
+	Func  int32  // of Stack and FuncRef
 	Off   int32  // of pointers
 	Index int32  // of a Fixed cell
 	ID    int32  // equal numbers mean equal content; 0 says nothing
@@ -37,7 +39,7 @@ type Value struct {
 // looked up, every reference, and the process.
 func (v Value) Static() bool {
 	switch v.Kind {
-	case Context, Stack, MapRef, RingRef, PidTgid:
+	case Context, Stack, MapRef, RingRef, PidTgid, FuncRef:
 		return true
 	}
 	return v.Kind == Cell && v.Fixed

@@ -145,9 +145,6 @@ func (c *checker) initialised(r asm.Register) string {
 // define says what the instruction leaves in a register. An instruction whose
 // result is the same number on every path becomes a plain LoadImm.
 func (c *checker) define(r asm.Register, v Value) string {
-	if r == asm.R10 {
-		return "the frame pointer is read-only"
-	}
 	c.after.Regs[r] = v
 	if v.Known && c.in.Kind != AtomicRMW {
 		*c.in = Insn{Kind: LoadImm, Dst: r, Imm: int64(v.Const)}

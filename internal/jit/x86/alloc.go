@@ -1,6 +1,9 @@
 package x86
 
 import (
+	"fmt"
+	"slices"
+
 	bpfasm "github.com/cilium/ebpf/asm"
 
 	asm "trapless/internal/asm/x86"
@@ -23,8 +26,8 @@ var registers = []asm.Reg{
 }
 
 // allocator colours the graph of variables that live at the same time. There
-// are 15 registers for at most 13 variables, of which at most 3 registers are
-// out of bounds for some, so there is always one left.
+// are 15 registers for at most 13 variables; at most 3 of them are out of
+// bounds for some variables, which therefore choose first where it matters.
 type allocator struct {
 	*unit
 	allocation
@@ -35,8 +38,20 @@ type allocator struct {
 	used      varSet
 }
 
-func allocate(u *unit, site Site) allocation {
-	a := &allocator{unit: u, site: site}
+func allocate(u *unit, site Site) (allocation, error) {
+	al, ok := (&allocator{unit: u, site: site}).allocate(false)
+	if !ok {
+		if al, ok = (&allocator{unit: u, site: site}).allocate(true); !ok {
+			return al, fmt.Errorf("%w: more values are in use at a time than there are registers", ErrCompile)
+		}
+	}
+	return al, nil
+}
+
+// allocate chooses registers: in the variables' order, or first for those that
+// have the fewest to choose from.
+func (a *allocator) allocate(byNeed bool) (allocation, bool) {
+	u, site := a.unit, a.site
 	for v := range a.reg {
 		a.reg[v] = asm.NoReg
 	}
@@ -44,25 +59,41 @@ func allocate(u *unit, site Site) allocation {
 		a.written = a.written.Add(asm.RAX) // LAHF
 	}
 	for i := range u.ops {
-		if o := &u.ops[i]; u.reached(i) && !o.dead {
-			a.constrain(o)
+		if u.live(i) {
+			a.constrain(&u.ops[i])
 		}
 	}
+	if site.Result {
+		a.written = a.written.Add(asm.RAX)
+	}
 	a.findAliases()
-	for v := variable(0); v < numVars; v++ {
+	order := make([]variable, numVars)
+	for v := range order {
+		order[v] = variable(v)
+	}
+	if byNeed {
+		slices.SortStableFunc(order, func(v, w variable) int { return a.forbidden[w].Len() - a.forbidden[v].Len() })
+	}
+	for _, v := range order {
 		if a.used.has(v) && !a.alias.has(v) {
-			a.reg[v] = a.choose(v)
+			if a.reg[v] = a.choose(v); a.reg[v] == asm.NoReg {
+				return a.allocation, false
+			}
 			a.written = a.written.Add(a.reg[v])
 		}
 	}
-	return a.allocation
+	return a.allocation, true
 }
 
 // constrain adds what one operation demands.
 func (a *allocator) constrain(o *op) {
+	a.written |= o.fixed
+	if o.in.Kind == bpf.CallFunc {
+		a.constrainCall(o)
+		return
+	}
 	here := o.liveIn | o.liveOut | o.uses | o.defs
 	a.used |= o.uses | o.defs | o.temps
-	a.written |= o.fixed
 	for v := variable(0); v < numVars; v++ {
 		if (here | o.temps).has(v) {
 			a.forbidden[v] |= o.fixed
@@ -88,6 +119,25 @@ func (a *allocator) constrain(o *op) {
 	if o.in.Kind == bpf.ALU && o.in.ALU == bpfasm.Mov && o.in.UseSrc {
 		a.copies[o.in.Dst] |= reg(o.in.Src)
 		a.copies[o.in.Src] |= reg(o.in.Dst)
+	}
+}
+
+// constrainCall keeps what lives across a call out of the registers that the
+// function changes. Its arguments and its result are its own business.
+func (a *allocator) constrainCall(o *op) {
+	c := &a.funcs[o.callee]
+	across := o.liveOut &^ o.defs
+	a.used |= o.uses | across
+	for v := variable(0); v < numVars; v++ {
+		if across.has(v) {
+			a.forbidden[v] |= c.fixed
+			a.separate(v, c.clobbers)
+		}
+	}
+	if o.lookup {
+		a.used |= vars(slotVar, temp1)
+		a.separate(slotVar, o.liveIn|o.liveOut|o.uses|vars(temp1))
+		a.separate(temp1, o.liveIn|o.liveOut|o.uses)
 	}
 }
 
@@ -130,7 +180,7 @@ func (a *allocator) findAliases() {
 	}
 	for i := range a.ops {
 		o := &a.ops[i]
-		if !a.reached(i) || o.dead {
+		if !a.live(i) {
 			continue
 		}
 		r, ok := contextLoad(o)
@@ -155,7 +205,7 @@ func (a *allocator) findAliases() {
 	}
 }
 
-// choose picks the cheapest register that v may have.
+// choose picks the cheapest register that v may have, if there is one.
 func (a *allocator) choose(v variable) asm.Reg {
 	taken := a.forbidden[v]
 	var wanted asm.RegSet
@@ -181,9 +231,6 @@ func (a *allocator) choose(v variable) asm.Reg {
 		if best == asm.NoReg || cost < bestCost {
 			best, bestCost = r, cost
 		}
-	}
-	if best == asm.NoReg {
-		panic("BUG: jit: no register is left")
 	}
 	return best
 }

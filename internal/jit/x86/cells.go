@@ -8,6 +8,7 @@ import (
 
 	"trapless/internal/abi"
 	asm "trapless/internal/asm/x86"
+	"trapless/internal/bpf"
 )
 
 // lookup puts the address of the thread's slot into slotVar. The tracer has
@@ -49,7 +50,7 @@ func (g *generator) lookup(i int) {
 		g.first = i
 		g.later(func() {
 			g.shared = true
-			g.body()
+			g.mains()
 		})
 	}
 }
@@ -96,8 +97,16 @@ func (g *generator) hash(d, x asm.Reg, size uint) {
 // stack pointer, below everything that is in use. leaveCall undoes it.
 func (g *generator) enterCall(n int) int32 {
 	sp := g.sp
-	g.moveStack(g.frame.below + int32(8*n))
+	g.moveStack(g.below() + int32(8*n))
 	return sp
+}
+
+// below is how far below the stack pointer the function's data reach.
+func (g *generator) below() int32 {
+	if g.fn != 0 {
+		return 0
+	}
+	return g.frame.below
 }
 
 func (g *generator) leaveCall(sp int32) { g.moveStack(sp - g.sp) }
@@ -125,7 +134,7 @@ func (g *generator) arrayCell(o *op) {
 	case k.inReg:
 		g.MovRR(4, d, g.v(k.reg))
 	default:
-		g.Load(4, d, g.ebpfStack(k.off))
+		g.Load(4, d, g.keyMem(o))
 	}
 	g.OpRI(asm.Cmp, 4, d, int32(k.ml.MaxEntries))
 	out, in := g.NewLabel(), g.NewLabel()
@@ -179,7 +188,7 @@ func (g *generator) hashCell(o *op) {
 		key := g.keyReg(k)
 		switch {
 		case !k.inReg:
-			g.Load(8, key, g.ebpfStack(k.off))
+			g.Load(8, key, g.keyMem(o))
 		case k.inResult():
 			g.MovRR(8, key, d)
 		}
@@ -195,6 +204,14 @@ func (g *generator) hashCell(o *op) {
 	}
 	g.Bind(hit)
 	g.later(func() { g.hashMiss(o, miss, hit) })
+}
+
+// keyMem is the memory where a key lies.
+func (g *generator) keyMem(o *op) asm.Mem {
+	if o.key.ptr.Kind == bpf.Stack {
+		return g.ebpfStack(o, o.key.ptr)
+	}
+	return asm.At(g.r(bpfasm.R2), 0)
 }
 
 // keyReg is the register that holds the key while it is looked up.
@@ -256,7 +273,7 @@ func (g *generator) callCell(o *op, sp int32) {
 func (g *generator) longCell(o *op) {
 	d := g.r(bpfasm.R0)
 	sp := g.enterCall(2)
-	g.Lea(d, g.ebpfStack(o.key.off))
+	g.Lea(d, g.keyMem(o))
 	g.Store(8, asm.At(asm.RSP, 0), d)
 	g.callCell(o, sp)
 }
@@ -274,7 +291,7 @@ func (g *generator) ringOutput(o *op) {
 		return
 	}
 	sp := g.enterCall(3)
-	g.Lea(t, g.ebpfStack(o.val(bpfasm.R2).Off))
+	g.Lea(t, g.ebpfStack(o, o.val(bpfasm.R2)))
 	g.Store(8, asm.At(asm.RSP, 0), t)
 	g.StoreI(8, asm.At(asm.RSP, 8), int32(o.val(bpfasm.R3).Const))
 	g.Store(8, asm.At(asm.RSP, 16), g.v(slotVar))

@@ -22,19 +22,13 @@ var shifts = map[bpfasm.ALUOp]asm.Shift{
 func (g *generator) alu(o *op) {
 	in := o.in
 	size := compareSize(in)
-	dst := o.val(in.Dst)
 	d := g.r(in.Dst)
-	switch in.ALU {
-	case bpfasm.Mov, bpfasm.MovSX8, bpfasm.MovSX16, bpfasm.MovSX32:
-		g.move(in, d, g.r(in.Src))
-		return
-	}
 	switch {
-	case dst.Kind == bpf.PidTgid: // >> 32
-		g.MovRI(d, uint64(g.env.TGID))
+	case overwrites(in):
+		g.move(in, d, g.number(o, in.Src))
 		return
-	case in.UseSrc && o.val(in.Src).Kind != bpf.Scalar: // a pointer, moved by a constant
-		g.copy(d, g.r(in.Src))
+	case o.tgid():
+		g.MovRI(d, uint64(g.env.TGID))
 		return
 	}
 	switch in.ALU {
@@ -44,7 +38,7 @@ func (g *generator) alu(o *op) {
 		if imm, ok := o.constant(size); ok {
 			g.ImulI(size, d, d, imm)
 		} else {
-			g.Imul(size, d, g.r(in.Src))
+			g.Imul(size, d, g.number(o, in.Src))
 		}
 	case bpfasm.Div, bpfasm.Mod, bpfasm.SDiv, bpfasm.SMod:
 		g.divide(o, d, size)
@@ -56,7 +50,7 @@ func (g *generator) alu(o *op) {
 		if imm, ok := o.constant(size); ok {
 			g.OpRI(aluOps[in.ALU], size, d, imm)
 		} else {
-			g.OpRR(aluOps[in.ALU], size, d, g.r(in.Src))
+			g.OpRR(aluOps[in.ALU], size, d, g.number(o, in.Src))
 		}
 	}
 }
@@ -110,7 +104,7 @@ func (g *generator) shift(o *op, d asm.Reg, size int) {
 		g.ShiftI(shifts[in.ALU], size, d, n)
 		return
 	}
-	g.MovRR(4, asm.RCX, g.r(in.Src)) // the processor masks CL as eBPF does
+	g.MovRR(4, asm.RCX, g.number(o, in.Src)) // the processor masks CL as eBPF does
 	g.ShiftCL(shifts[in.ALU], size, d)
 }
 
@@ -146,7 +140,7 @@ func (g *generator) divide(o *op, d asm.Reg, size int) {
 		g.divideBy(in, d, g.v(temp1), size)
 		return
 	}
-	g.divideBy(in, d, g.r(in.Src), size)
+	g.divideBy(in, d, g.number(o, in.Src), size)
 }
 
 func (g *generator) dividePower(in *bpf.Insn, d asm.Reg, size int, log uint8) {
@@ -209,23 +203,43 @@ var conditions = map[bpfasm.JumpOp]asm.Cond{
 	bpfasm.JSGT: asm.G, bpfasm.JSGE: asm.GE, bpfasm.JSLT: asm.L, bpfasm.JSLE: asm.LE,
 }
 
-// jump emits a conditional jump; what follows otherwise is the caller's.
+// jump emits a conditional jump; what follows otherwise is the caller's. One
+// that leads back takes fuel.
 func (g *generator) jump(o *op) {
+	if o.target < 0 { // it is always taken
+		g.charge(o, g.spent(o))
+		return
+	}
+	c, to := g.compare(o), g.label(g.follow(o.target))
+	if o.charge == 0 {
+		g.Jcc(c, to)
+		return
+	}
+	over := g.NewLabel()
+	g.Jcc(c.Not(), over)
+	g.OpMI(asm.Sub, 4, g.stack(g.frame.fuel), int32(o.charge))
+	g.Jcc(asm.NS, to)
+	g.Jmp(g.spent(o))
+	g.Bind(over)
+}
+
+// compare sets the flags for a conditional jump, and returns its condition.
+func (g *generator) compare(o *op) asm.Cond {
 	in := o.in
 	size := compareSize(in)
-	d := g.r(in.Dst)
+	d := g.number(o, in.Dst)
 	imm, isConst := o.constant(size)
 	switch {
 	case in.Jump == bpfasm.JSet && isConst:
 		g.TestRI(size, d, imm)
 	case in.Jump == bpfasm.JSet:
-		g.TestRR(size, d, g.r(in.Src))
+		g.TestRR(size, d, g.number(o, in.Src))
 	case isConst && imm == 0:
 		g.TestRR(size, d, d)
 	case isConst:
 		g.OpRI(asm.Cmp, size, d, imm)
 	default:
-		g.OpRR(asm.Cmp, size, d, g.r(in.Src))
+		g.OpRR(asm.Cmp, size, d, g.number(o, in.Src))
 	}
-	g.Jcc(conditions[in.Jump], g.label(g.follow(o.target)))
+	return conditions[in.Jump]
 }

@@ -1,6 +1,8 @@
 package x86
 
 import (
+	"slices"
+
 	bpfasm "github.com/cilium/ebpf/asm"
 
 	asm "trapless/internal/asm/x86"
@@ -13,12 +15,28 @@ const redZone = 128
 
 // frame says where things lie on the target's stack. Offsets count from the
 // stack pointer as the target left it, and are negative.
+//
+// No function is active twice, so each has a place of its own, below those of
+// all functions that call it: that whatever calls it, its frame is where the
+// code expects it, and so are its callers'.
 type frame struct {
-	size  int32 // bytes in use, a multiple of 8
-	move  int32 // how far the stack pointer is moved
-	below int32 // how far below that the stack is in use
+	size    int32 // bytes in use by the main functions, a multiple of 8
+	move    int32 // how far the stack pointer is moved
+	below   int32 // how far below that the stack is in use
+	saves   []save
+	flags   int32 // where RAX holds the saved flags; 0 when flags are dead
+	fuel    int32 // where the fuel is; 0 when none is needed
+	context int32 // where the pt_regs is; 0 when none is needed
+	funcs   []funcFrame
+	deepest int32 // how far below the target's stack pointer all that reaches
+}
+
+// funcFrame is the frame of one function. That of the main functions is a part
+// of frame, of which only r10 is here.
+type funcFrame struct {
+	depth int32 // how far the stack pointer is moved when the function is entered
+	size  int32 // bytes below that
 	saves []save
-	flags int32 // where RAX holds the saved flags; 0 when flags are dead
 	r10   int32 // what the eBPF frame pointer points to
 }
 
@@ -30,34 +48,76 @@ type save struct {
 }
 
 func layoutFrame(u *unit, al allocation, site Site) frame {
-	var f frame
+	f := frame{funcs: make([]funcFrame, len(u.funcs))}
+	place := func(size int32) int32 {
+		f.size += size
+		return -f.size
+	}
 	for r := asm.RAX; r <= asm.R15; r++ {
 		live := site.LiveRegs.Has(r)
 		if al.written.Has(r) && (live || al.read.Has(r)) {
-			f.size += 8
-			f.saves = append(f.saves, save{r, -f.size, live})
+			f.saves = append(f.saves, save{r, place(8), live})
 		}
 	}
 	if site.FlagsLive {
-		f.size += 8
-		f.flags = -f.size
+		f.flags = place(8)
 	}
-	if lo, hi := stackRange(u); lo < hi {
-		f.r10 = -f.size - hi
+	if u.takesFuel() {
+		f.fuel = place(8)
+	}
+	if u.takesContext() {
+		f.context = place(bpf.PtRegsEnd)
+	}
+	if lo, hi := u.stackRange(0); lo < hi {
+		f.funcs[0].r10 = -f.size - hi
 		f.size += hi - lo
 	}
 	switch {
-	case f.size == 0 && site.RedZoneLive:
+	case f.size == 0 && site.RedZoneLive && len(u.funcs) == 1:
 		f.below = redZone
 	case site.RedZoneLive:
 		f.move = redZone + f.size
 		f.shift(-redZone)
-	case f.size > redZone:
+	case f.size > redZone || len(u.funcs) > 1:
 		f.move = f.size
 	default:
 		f.below = f.size
 	}
+	f.deepest = f.move + f.below
+	f.layoutFuncs(u, al)
 	return f
+}
+
+// layoutFuncs places the functions' frames, each below its callers'.
+func (f *frame) layoutFuncs(u *unit, al allocation) {
+	order := u.calleesFirst()
+	slices.Reverse(order)
+	f.funcs[0].depth = f.move
+	for _, n := range order {
+		ff := &f.funcs[n]
+		if n != 0 {
+			f.layoutFunc(u, n, al)
+		}
+		f.deepest = max(f.deepest, ff.depth+ff.size)
+		for _, c := range u.funcs[n].calls {
+			const returnAddress = 8
+			f.funcs[c].depth = max(f.funcs[c].depth, ff.depth+ff.size+returnAddress)
+		}
+	}
+}
+
+func (f *frame) layoutFunc(u *unit, n int, al allocation) {
+	ff := &f.funcs[n]
+	for v := variable(bpfasm.R6); v <= variable(bpfasm.R9); v++ {
+		if u.funcs[n].saves.has(v) {
+			ff.size += 8
+			ff.saves = append(ff.saves, save{al.reg[v], -ff.depth - ff.size, true})
+		}
+	}
+	if lo, hi := u.stackRange(n); lo < hi {
+		ff.r10 = -ff.depth - ff.size - hi
+		ff.size += hi - lo
+	}
 }
 
 // shift moves everything.
@@ -65,44 +125,74 @@ func (f *frame) shift(by int32) {
 	for i := range f.saves {
 		f.saves[i].off += by
 	}
-	if f.flags != 0 {
-		f.flags += by
+	for _, off := range []*int32{&f.flags, &f.fuel, &f.context} {
+		if *off != 0 {
+			*off += by
+		}
 	}
-	f.r10 += by
+	f.funcs[0].r10 += by
 }
 
-// stackRange finds the part of the eBPF stack that is in use, in words of 8
-// bytes.
-func stackRange(u *unit) (lo, hi int32) {
-	lo, hi = 0, -bpf.StackSize
-	add := func(off int32, size int) {
-		lo, hi = min(lo, off&^7), max(hi, (off+int32(size)+7)&^7)
+// takesFuel reports whether a program has loops or calls.
+func (u *unit) takesFuel() bool {
+	for i := range u.progs {
+		if u.progs[i].spend {
+			return true
+		}
 	}
+	return false
+}
+
+// takesContext reports whether a register ever points to the context.
+func (u *unit) takesContext() bool {
+	for i := range u.ops {
+		if o := &u.ops[i]; u.live(i) && o.result.Kind == bpf.Context && o.defs&o.liveOut != 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// stackRange finds the part of a function's stack that is in use, in words of
+// 8 bytes: all of it when pointers to it are about.
+func (u *unit) stackRange(fn int) (lo, hi int32) {
+	if u.escapes {
+		return -int32(u.funcs[fn].stack+7) &^ 7, 0
+	}
+	lo, hi = 0, -bpf.StackSize
 	for i := range u.ops {
 		o := &u.ops[i]
-		if !u.reached(i) || o.dead {
+		if !u.live(i) {
 			continue
 		}
-		in := o.in
-		switch in.Kind {
-		case bpf.Load:
-			if p := o.val(in.Src); p.Kind == bpf.Stack {
-				add(p.Off+in.Off, in.Size)
+		u.touches(o, func(p bpf.Value, size int) {
+			if u.fnOf(o, p) == fn {
+				lo, hi = min(lo, p.Off&^7), max(hi, (p.Off+int32(size)+7)&^7)
 			}
-		case bpf.Store, bpf.AtomicRMW:
-			if p := o.val(in.Dst); p.Kind == bpf.Stack {
-				add(p.Off+in.Off, in.Size)
-			}
-		case bpf.CallHelper:
-			if k := o.key; k.ml != nil && !k.known && !k.inReg {
-				add(k.off, k.ml.KeySize)
-			}
-			if isCall(in, bpf.HelperRingbufOutput) {
-				add(o.val(bpfasm.R2).Off, int(o.val(bpfasm.R3).Const))
-			}
-		}
+		})
 	}
 	return lo, hi
+}
+
+// touches calls f for each part of the stack that an operation reads or writes.
+func (u *unit) touches(o *op, f func(p bpf.Value, size int)) {
+	in := o.in
+	access := func(r bpfasm.Register) {
+		if p := o.val(r); p.Kind == bpf.Stack {
+			p.Off += in.Off
+			f(p, in.Size)
+		}
+	}
+	switch in.Kind {
+	case bpf.Load:
+		if !o.result.Static() {
+			access(in.Src)
+		}
+	case bpf.Store, bpf.AtomicRMW:
+		access(in.Dst)
+	case bpf.CallHelper:
+		u.reads(o, f)
+	}
 }
 
 // saveOf is where a register is kept.

@@ -18,12 +18,20 @@ type generator struct {
 	frame frame
 
 	labels [2][]asm.Label // of each operation, in the hot and in the shared copy
+	bodies [2][]body      // of each function, likewise
 	shared bool           // the shared copy is being emitted: updates are locked
+	fn     int            // the function that is being emitted
 	sp     int32          // how far the stack pointer is below the target's
 	first  int            // the operation where the shared copy begins
 	cold   []func()       // what EmitCold is to emit
 
 	hasShared bool // there is a shared copy
+}
+
+// body is the code of a function.
+type body struct {
+	wanted      bool // something calls it
+	entry, exit asm.Label
 }
 
 // Values of generator.labels' first index.
@@ -34,11 +42,16 @@ const (
 
 // detour emits the path that a hit takes.
 func (g *generator) detour() {
-	if g.follow(0) == g.end() {
+	if g.follow(0) == g.end {
 		return
 	}
 	g.newLabels()
 	over := g.NewLabel()
+	if g.frame.context != 0 {
+		g.moveStack(g.frame.move)
+		g.storeContext()
+		g.moveStack(-g.frame.move)
+	}
 	if g.frame.flags != 0 {
 		g.moveStack(g.frame.move)
 		g.saveFlags()
@@ -52,8 +65,8 @@ func (g *generator) detour() {
 			g.Store(8, g.stack(s.off), s.reg)
 		}
 	}
-	g.body()
-	g.Bind(g.labels[hotCopy][g.end()])
+	g.mains()
+	g.Bind(g.labels[hotCopy][g.end])
 	for _, s := range g.frame.saves {
 		if s.restore && (s.reg != asm.RAX || g.frame.flags == 0) {
 			g.Load(8, s.reg, g.stack(s.off))
@@ -75,9 +88,13 @@ func (g *generator) newLabels() {
 		for i := range g.ops {
 			g.labels[c][i] = g.NewLabel()
 		}
+		g.bodies[c] = make([]body, len(g.funcs))
+		for n := range g.funcs {
+			g.bodies[c][n] = body{entry: g.NewLabel(), exit: g.NewLabel()}
+		}
 	}
 	// Both copies end in the same place.
-	g.labels[sharedCopy][g.end()] = g.labels[hotCopy][g.end()]
+	g.labels[sharedCopy][g.end] = g.labels[hotCopy][g.end]
 }
 
 // gate jumps over the programs while they may not run.
@@ -118,65 +135,78 @@ func (g *generator) moveStack(by int32) {
 // stack is the memory at off from the stack pointer as the target left it.
 func (g *generator) stack(off int32) asm.Mem { return asm.At(asm.RSP, off+g.sp) }
 
-// ebpfStack is the memory at r10+off.
-func (g *generator) ebpfStack(off int32) asm.Mem { return g.stack(g.frame.r10 + off) }
+// ebpfStack is the memory that a pointer to a stack points to.
+func (g *generator) ebpfStack(o *op, p bpf.Value) asm.Mem {
+	return g.stack(g.frame.funcs[g.fnOf(o, p)].r10 + p.Off)
+}
 
 // follow is the first operation from i on that has an effect, or the end.
 func (g *generator) follow(i int) int {
-	for i != g.end() && g.ops[i].dead {
+	for i >= 0 && i != g.end && g.ops[i].dead {
 		i = g.ops[i].next
 	}
 	return i
 }
 
-// body emits the operations in their order; in the shared copy those from the
-// first on that looks up the slot, for only there the copy is entered.
-func (g *generator) body() {
+// mains emits the operations of the main functions in their order; in the shared
+// copy those from the first on that looks up the slot, for only there the copy
+// is entered, unless a jump leads back.
+func (g *generator) mains() {
 	from := 0
-	if g.shared {
+	if g.shared && !g.loops {
 		from = g.first
 	}
-	for i := from; i < g.end(); i++ {
-		if !g.reached(i) || g.ops[i].dead {
+	g.operations(from, g.end)
+}
+
+func (g *generator) operations(from, end int) {
+	for i := from; i < end; i++ {
+		if !g.live(i) {
 			continue
 		}
 		g.Bind(g.label(i))
 		g.op(i)
-		if to := g.follow(g.ops[i].next); to != g.following(i) {
+		if g.ops[i].next < 0 {
+			continue // it has left the function
+		}
+		if to := g.follow(g.ops[i].next); to != g.following(i, end) {
 			g.Jmp(g.label(to))
 		}
 	}
 }
 
 // following is the operation whose code comes after that of i.
-func (g *generator) following(i int) int {
-	for i++; i < g.end() && (!g.reached(i) || g.ops[i].dead); i++ {
+func (g *generator) following(i, end int) int {
+	for i++; i < end && !g.live(i); i++ {
 	}
-	if g.shared && i == g.end() {
-		return -1 // nothing comes after the shared copy
+	if i == end && (g.shared || end != g.end) {
+		return -1 // nothing comes after the shared copy, or a function
 	}
 	return i
 }
 
-func (g *generator) label(i int) asm.Label {
+func (g *generator) label(i int) asm.Label { return g.labels[g.copyNumber()][i] }
+
+// copyNumber is the copy that is being emitted.
+func (g *generator) copyNumber() int {
 	if g.shared {
-		return g.labels[sharedCopy][i]
+		return sharedCopy
 	}
-	return g.labels[hotCopy][i]
+	return hotCopy
 }
 
-// later makes EmitCold emit f, in the copy that is being emitted now.
+// later makes EmitCold emit f, in the copy and function that are being emitted
+// now.
 func (g *generator) later(f func()) {
-	shared := g.shared
+	shared, fn := g.shared, g.fn
 	g.cold = append(g.cold, func() {
-		g.shared = shared
+		g.shared, g.fn, g.sp = shared, fn, g.frame.funcs[fn].depth+g.frame.funcs[fn].size
 		f()
 	})
 }
 
 // emitCold emits the cold paths, which may ask for more of them.
 func (g *generator) emitCold() {
-	g.sp = g.frame.move
 	for len(g.cold) > 0 {
 		f := g.cold[0]
 		g.cold = g.cold[1:]
@@ -190,6 +220,14 @@ func (g *generator) op(i int) {
 		g.lookup(i)
 	}
 	in := o.in
+	if o.begins {
+		g.begin(o)
+		return
+	}
+	if o.result.Static() && o.defs != 0 {
+		g.materialize(o, g.r(in.Dst), o.result)
+		return
+	}
 	switch in.Kind {
 	case bpf.ALU:
 		g.alu(o)
@@ -203,8 +241,14 @@ func (g *generator) op(i int) {
 		g.atomic(o)
 	case bpf.Jump:
 		g.jump(o)
+	case bpf.JumpAlways:
+		g.charge(o, g.spent(o))
+	case bpf.CallFunc:
+		g.call(o)
+	case bpf.Exit:
+		g.exit(i)
 	case bpf.CallHelper:
-		switch bpfasm.BuiltinFunc(in.Imm) {
+		switch in.Helper() {
 		case bpf.HelperExit:
 			g.StoreI(8, g.global(abi.HdrStop), 1)
 		case bpf.HelperMapCell:
@@ -215,8 +259,23 @@ func (g *generator) op(i int) {
 	}
 }
 
-// r is the register of an eBPF register.
-func (g *generator) r(r bpfasm.Register) asm.Reg { return g.v(variable(r)) }
+// r is the register of an eBPF register other than the frame pointer.
+func (g *generator) r(r bpfasm.Register) asm.Reg {
+	if r == bpfasm.R10 {
+		panic("BUG: jit: the frame pointer has no register")
+	}
+	return g.v(variable(r))
+}
+
+// number is the register that holds an operand; the frame pointer is computed.
+func (g *generator) number(o *op, r bpfasm.Register) asm.Reg {
+	if r != bpfasm.R10 {
+		return g.r(r)
+	}
+	t := g.v(temp1)
+	g.Lea(t, g.ebpfStack(o, o.val(r)))
+	return t
+}
 
 // v is the register of a variable.
 func (g *generator) v(v variable) asm.Reg {

@@ -7,18 +7,23 @@ import (
 	"trapless/internal/bpf"
 )
 
-// memory is the operand of an access through r, to the stack or a cell.
+// memory is the operand of an access through r.
 func (g *generator) memory(o *op, r bpfasm.Register) asm.Mem {
 	p := o.val(r)
-	off := p.Off + o.in.Off
+	p.Off += o.in.Off
 	switch {
 	case p.Kind == bpf.Stack:
-		return g.ebpfStack(off)
+		return g.ebpfStack(o, p)
 	case p.Fixed:
-		ml := &g.env.Layout.Maps[p.Map]
-		return asm.At(g.v(slotVar), int32(ml.Cells)+p.Index*int32(ml.ValueSize)+off)
+		return g.fixedCell(p)
 	}
-	return asm.At(g.r(r), off)
+	return asm.At(g.r(r), o.in.Off)
+}
+
+// fixedCell is the memory that a pointer to a known cell points to.
+func (g *generator) fixedCell(p bpf.Value) asm.Mem {
+	ml := &g.env.Layout.Maps[p.Map]
+	return asm.At(g.v(slotVar), int32(ml.Cells)+p.Index*int32(ml.ValueSize)+p.Off)
 }
 
 func (g *generator) load(o *op) {
@@ -88,7 +93,7 @@ func (g *generator) store(o *op) {
 		g.StoreI(in.Size, m, int32(cut(uint64(int64(imm)), min(in.Size, 4), true)))
 		return
 	}
-	g.Store(in.Size, m, g.r(in.Src))
+	g.Store(in.Size, m, g.number(o, in.Src))
 }
 
 // atomic emits a read-modify-write. In the thread's own slot and on the stack
@@ -97,7 +102,7 @@ func (g *generator) store(o *op) {
 func (g *generator) atomic(o *op) {
 	in := o.in
 	m := g.memory(o, in.Dst)
-	locked := g.shared && o.val(in.Dst).Kind == bpf.Cell
+	locked := g.locked(o)
 	switch in.Atomic {
 	case bpfasm.AddAtomic, bpfasm.AndAtomic, bpfasm.OrAtomic, bpfasm.XorAtomic:
 		g.lock(locked)
@@ -110,11 +115,23 @@ func (g *generator) atomic(o *op) {
 	case bpfasm.CmpXchg:
 		g.MovRR(8, asm.RAX, g.r(bpfasm.R0))
 		g.lock(locked)
-		g.Cmpxchg(in.Size, m, g.r(in.Src))
+		g.Cmpxchg(in.Size, m, g.number(o, in.Src))
 		g.MovRR(in.Size, g.r(bpfasm.R0), asm.RAX)
 	default:
 		g.fetchUpdate(in, m, locked)
 	}
+}
+
+// locked reports whether others may update the memory too: all but the stack and
+// the cells of the thread's own slot.
+func (g *generator) locked(o *op) bool {
+	switch o.val(o.in.Dst).Kind {
+	case bpf.Stack:
+		return false
+	case bpf.Cell:
+		return g.shared
+	}
+	return true
 }
 
 func (g *generator) lock(locked bool) {
@@ -134,7 +151,7 @@ func (g *generator) update(o *op, m asm.Mem) {
 	case ok:
 		g.OpMI(op, in.Size, m, imm)
 	default:
-		g.OpMR(op, in.Size, m, g.r(in.Src))
+		g.OpMR(op, in.Size, m, g.number(o, in.Src))
 	}
 }
 

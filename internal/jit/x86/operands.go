@@ -1,6 +1,8 @@
 package x86
 
 import (
+	"fmt"
+
 	bpfasm "github.com/cilium/ebpf/asm"
 
 	"trapless/internal/abi"
@@ -9,37 +11,75 @@ import (
 )
 
 // operands finds what an operation reads and writes in registers, and what it
-// needs besides. Static values need no register, and constants seldom do.
-func (u *unit) operands(o *op) {
+// needs besides. A result that is static takes no operand, for it is known
+// without; whether a register ever holds it depends on who wants it.
+func (u *unit) operands(o *op) error {
 	in := o.in
 	switch in.Kind {
-	case bpf.ALU:
-		o.aluOperands()
-	case bpf.LoadImm:
+	case bpf.ALU, bpf.LoadImm, bpf.LoadRef, bpf.LoadValue, bpf.LoadFunc, bpf.Load:
 		o.defs = reg(in.Dst)
-	case bpf.Load:
-		o.loadOperands()
+		switch {
+		case o.result.Static():
+			o.uses = o.address(o.result)
+			if o.result.Kind == bpf.Stack {
+				o.uses = 0
+			}
+		case in.Kind == bpf.ALU:
+			o.aluOperands()
+		case in.Kind == bpf.Load:
+			o.uses = o.base(in.Src)
+		}
 	case bpf.Store:
-		o.uses = o.address(in.Dst) | o.second(in.Size)
+		o.uses = o.base(in.Dst) | o.second(in.Size)
 	case bpf.AtomicRMW:
 		o.atomicOperands()
 	case bpf.Jump:
 		if o.target >= 0 {
-			o.uses = reg(in.Dst) | o.second(compareSize(in))
+			o.uses = o.number(in.Dst) | o.second(compareSize(in))
 		}
+	case bpf.Exit:
+		if o.fn != 0 || o.returns {
+			o.uses = reg(bpfasm.R0)
+		}
+	case bpf.CallFunc:
+		o.defs = 0x3f // r0 to r5
+	case bpf.CallReg:
+		return o.fail("the helper that callx calls is not the same on every path")
 	case bpf.CallHelper:
-		u.callOperands(o)
+		return u.callOperands(o)
 	}
+	return nil
+}
+
+// fail says why an operation cannot be compiled.
+func (o *op) fail(format string, args ...any) error {
+	return fmt.Errorf("%w: %v: %s", ErrCompile, o.in, fmt.Sprintf(format, args...))
 }
 
 func reg(r bpfasm.Register) varSet { return 1 << r }
 
-// register is r if its value has to be in a register.
-func (o *op) register(r bpfasm.Register) varSet {
-	if o.val(r).Static() {
+// number is r as an operand whose value has to be in a register. The frame
+// pointer is computed into a temporary.
+func (o *op) number(r bpfasm.Register) varSet {
+	if r == bpfasm.R10 {
+		o.temps |= vars(temp1)
 		return 0
 	}
 	return reg(r)
+}
+
+// takesFrame reports whether the frame pointer itself is an operand.
+func (o *op) takesFrame() bool {
+	in := o.in
+	switch in.Kind {
+	case bpf.ALU:
+		return !o.result.Static() && in.UseSrc && in.Src == bpfasm.R10
+	case bpf.Store, bpf.AtomicRMW:
+		return in.UseSrc && in.Src == bpfasm.R10
+	case bpf.Jump:
+		return o.target >= 0 && (in.Dst == bpfasm.R10 || in.UseSrc && in.Src == bpfasm.R10)
+	}
+	return false
 }
 
 // second is the second operand if it has to be in a register for an operation
@@ -51,16 +91,28 @@ func (o *op) second(size int) varSet {
 	if _, ok := immediate(o.val(o.in.Src), size); ok {
 		return 0
 	}
-	return o.register(o.in.Src)
+	return o.number(o.in.Src)
 }
 
-// address is what an access through r needs in registers.
-func (o *op) address(r bpfasm.Register) varSet {
-	v := o.val(r)
-	if v.Kind == bpf.Cell && v.Fixed {
+// base is what an access through r needs in registers.
+func (o *op) base(r bpfasm.Register) varSet {
+	switch v := o.val(r); v.Kind {
+	case bpf.Context, bpf.Stack:
+		return 0
+	default:
+		if v.Static() {
+			return o.address(v)
+		}
+	}
+	return reg(r)
+}
+
+// address is what the address of a static value needs in registers.
+func (o *op) address(v bpf.Value) varSet {
+	if v.Kind == bpf.Cell {
 		return vars(slotVar)
 	}
-	return o.register(r)
+	return 0
 }
 
 func compareSize(in *bpf.Insn) int {
@@ -72,29 +124,31 @@ func compareSize(in *bpf.Insn) int {
 
 func (o *op) aluOperands() {
 	in := o.in
-	dst := o.val(in.Dst)
+	if o.tgid() {
+		return
+	}
+	o.uses = o.second(compareSize(in))
+	if overwrites(in) {
+		o.uses = o.number(in.Src)
+		return
+	}
+	o.uses |= reg(in.Dst)
+	o.aluFixed()
+}
+
+// tgid reports whether an operation shifts the process out of what
+// HelperGetCurrentPidTgid returned.
+func (o *op) tgid() bool {
+	n, ok := o.constant(8)
+	return o.in.ALU == bpfasm.RSh && o.in.Wide && ok && n == 32 && o.val(o.in.Dst).Kind == bpf.PidTgid
+}
+
+func overwrites(in *bpf.Insn) bool {
 	switch in.ALU {
 	case bpfasm.Mov, bpfasm.MovSX8, bpfasm.MovSX16, bpfasm.MovSX32:
-		if !o.val(in.Src).Static() {
-			o.uses, o.defs = reg(in.Src), reg(in.Dst)
-		}
-		return
+		return true
 	}
-	switch {
-	case dst.Kind == bpf.PidTgid:
-		o.defs = reg(in.Dst)
-		return
-	case dst.Kind != bpf.Scalar:
-		return // a pointer: its distance is kept in bpf.Value.Off
-	case in.UseSrc && o.val(in.Src).Kind != bpf.Scalar:
-		if o.uses = o.register(in.Src); o.uses != 0 {
-			o.defs = reg(in.Dst)
-		}
-		return
-	}
-	o.uses = reg(in.Dst) | o.second(compareSize(in))
-	o.defs = reg(in.Dst)
-	o.aluFixed()
+	return false
 }
 
 // aluFixed finds the registers that shifts and divisions are bound to.
@@ -102,36 +156,23 @@ func (o *op) aluFixed() {
 	in := o.in
 	switch in.ALU {
 	case bpfasm.LSh, bpfasm.RSh, bpfasm.ArSh:
-		if in.UseSrc && o.uses.has(variable(in.Src)) {
+		if _, ok := o.constant(compareSize(in)); !ok {
 			o.fixed = asm.Regs(asm.RCX)
 		}
 	case bpfasm.Div, bpfasm.Mod, bpfasm.SDiv, bpfasm.SMod:
 		o.fixed = asm.Regs(asm.RAX, asm.RDX)
-		if !in.UseSrc || !o.uses.has(variable(in.Src)) {
-			o.temps = vars(temp1)
+		if _, ok := o.constant(compareSize(in)); ok {
+			o.temps |= vars(temp1)
 		}
-	}
-}
-
-func (o *op) loadOperands() {
-	in := o.in
-	p := o.val(in.Src)
-	o.uses = o.address(in.Src)
-	o.defs = reg(in.Dst)
-	if p.Kind != bpf.Stack {
-		return
-	}
-	if w, ok := o.before.StackWord(p.Off+in.Off, in.Size); ok && w.Static() {
-		o.defs = 0
 	}
 }
 
 func (o *op) atomicOperands() {
 	in := o.in
-	o.uses = o.address(in.Dst)
+	o.uses = o.base(in.Dst)
 	switch in.Atomic {
 	case bpfasm.CmpXchg:
-		o.uses |= reg(in.Src) | reg(bpfasm.R0)
+		o.uses |= o.number(in.Src) | reg(bpfasm.R0)
 		o.defs = reg(bpfasm.R0)
 		o.fixed = asm.Regs(asm.RAX)
 	case bpfasm.FetchAnd, bpfasm.FetchOr, bpfasm.FetchXor:
@@ -147,43 +188,70 @@ func (o *op) atomicOperands() {
 	}
 }
 
-func (u *unit) callOperands(o *op) {
-	switch bpfasm.BuiltinFunc(o.in.Imm) {
+func (u *unit) callOperands(o *op) error {
+	switch o.in.Helper() {
+	case bpf.HelperGetCurrentPidTgid:
+		o.defs = reg(bpfasm.R0)
 	case bpf.HelperExit:
 		o.temps = vars(temp1)
 	case bpf.HelperRingbufOutput:
 		o.uses, o.defs, o.temps = vars(slotVar), reg(bpfasm.R0), vars(temp1)
+		if o.val(bpfasm.R2).Kind != bpf.Stack || !o.val(bpfasm.R3).Known {
+			return o.fail("the event does not lie at a known place of the stack")
+		}
 	case bpf.HelperMapCell:
+		if o.val(bpfasm.R1).Kind != bpf.MapRef {
+			return o.fail("the map is not the same on every path")
+		}
 		u.cellOperands(o)
+	default:
+		return o.fail("the helper has no code yet")
 	}
+	return nil
 }
 
 // cellOperands finds the key of a HelperMapCell call. A cell of an array at a
 // known index is an offset in the slot: nothing is to be done for it.
 func (u *unit) cellOperands(o *op) {
 	ml := &u.env.Layout.Maps[o.val(bpfasm.R1).Map]
-	o.key = key{ml: ml, off: o.val(bpfasm.R2).Off}
+	o.key = key{ml: ml, ptr: o.val(bpfasm.R2)}
+	o.defs = reg(bpfasm.R0)
 	size := ml.KeySize
-	if w, ok := o.before.StackWord(o.key.off, size); ok && size <= 8 && w.Kind == bpf.Scalar {
-		o.key.known, o.key.value = w.Known, w.Const
-		for r := bpfasm.R0; r < bpfasm.R10 && !w.Known; r++ {
-			if v := o.val(r); w.ID != 0 && v.Kind == bpf.Scalar && v.ID == w.ID {
-				o.key.inReg, o.key.reg = true, variable(r)
-				break
-			}
-		}
+	if o.key.ptr.Kind == bpf.Stack && u.fnOf(o, o.key.ptr) == o.fn {
+		o.findKey(size)
 	}
-	if ml.Kind == abi.PerSlotArray && o.key.known && o.key.value < uint64(ml.MaxEntries) {
+	if o.result.Static() {
+		o.key.known = true
+		o.uses = o.address(o.result)
 		return
 	}
-	o.defs, o.uses = reg(bpfasm.R0), vars(slotVar)
-	if o.key.inReg {
+	o.uses = vars(slotVar)
+	switch {
+	case o.key.inReg:
 		o.uses |= 1 << o.key.reg
+	case !o.key.known && o.key.ptr.Kind != bpf.Stack:
+		o.uses |= reg(bpfasm.R2)
 	}
 	if ml.Kind == abi.PerSlotHash && size == 8 {
 		o.temps = vars(temp1)
 		if !o.key.known && (!o.key.inReg || o.key.inResult()) {
 			o.temps |= vars(temp2)
+		}
+	}
+}
+
+// findKey looks for the value of a key on the stack, and for a register that
+// holds it.
+func (o *op) findKey(size int) {
+	w, ok := o.before.StackWord(o.key.ptr.Off, size)
+	if !ok || size > 8 || w.Kind != bpf.Scalar {
+		return
+	}
+	o.key.known, o.key.value = w.Known, w.Const
+	for r := bpfasm.R0; r < bpfasm.R10 && !w.Known; r++ {
+		if v := o.val(r); w.ID != 0 && v.Kind == bpf.Scalar && v.ID == w.ID {
+			o.key.inReg, o.key.reg = true, variable(r)
+			break
 		}
 	}
 }

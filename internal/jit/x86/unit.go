@@ -57,6 +57,8 @@ func (s *byteSet) intersects(off int32, size int) bool {
 	return false
 }
 
+func (s *byteSet) addAll() { s.add(-bpf.StackSize, bpf.StackSize) }
+
 func (s *byteSet) union(o *byteSet) {
 	for i := range s {
 		s[i] |= o[i]
@@ -66,11 +68,19 @@ func (s *byteSet) union(o *byteSet) {
 // op is one instruction of a unit, with what analysis found out about it.
 type op struct {
 	in     *bpf.Insn
-	before *bpf.State // nil when it is never reached
+	before *bpf.Known // nil when it is never reached
+	result bpf.Value  // what it leaves in the register that it writes
 	branch bpf.Branch
+	fn     int // the function that it belongs to
+	prog   int // the program
 	next   int // the operation that follows, if no jump is taken
 	target int // the operation that a jump leads to, or a HelperMapCell call without a cell; -1 when there is none
 	joins  int // ways that lead here
+	callee int // the function that a call leads to
+	charge int // the fuel that it takes to go to target, or next without one, or to call
+
+	begins  bool // it begins a program
+	returns bool // it leaves r0 as the unit's result
 
 	key    key  // of a HelperMapCell call
 	lookup bool // the slot's address is not known yet on some path
@@ -93,51 +103,145 @@ type key struct {
 	value uint64 // of a known key
 	inReg bool   // it is in reg
 	reg   variable
-	off   int32 // else it is on the stack, at r10+off; so is a key of several words
+	ptr   bpf.Value // else r2 points to it; so it does to a key of several words
 }
 
 // inResult reports whether the key is in the register that the result goes to.
 func (k *key) inResult() bool { return k.inReg && k.reg == variable(bpfasm.R0) }
 
-// unit is the programs of a site, one after the other, as one sequence. An
-// operation that ends a program leads to the beginning of the next one.
+// unit is the programs of a site, one after the other, as one sequence, and
+// behind it the functions that they call. An operation that ends a program
+// leads to the beginning of the next one.
 type unit struct {
-	ops []op // the last one stands for what follows the programs
-	env *Env
+	ops     []op
+	end     int // stands for what follows the programs
+	funcs   []function
+	progs   []program
+	env     *Env
+	escapes bool // pointers to the stack lie in registers or memory
+	loops   bool // there are jumps backwards
 }
 
-func newUnit(progs []*bpf.Verified, env *Env) *unit {
-	u := &unit{env: env}
+// program is one of a unit's programs.
+type program struct {
+	*bpf.Verified
+	facts *bpf.Facts
+	base  int           // its first operation
+	next  int           // what follows it
+	funcs []int         // the unit's number of each of its functions
+	spend bool          // it has loops or calls, which take fuel
+	spent [2]*asm.Label // of each copy, where it goes on without fuel
+}
+
+// function is a function of a unit. Number 0 is what the main functions of all
+// programs have in common.
+type function struct {
+	first, end int
+	stack      int // bytes below r10 that it may access
+	calls      []int
+
+	saves    varSet     // r6 to r9, where it changes them
+	clobbers varSet     // variables that it or a callee changes without saving them
+	fixed    asm.RegSet // registers that it or a callee overwrites
+	spends   bool       // it or a callee takes fuel
+}
+
+func newUnit(progs []*bpf.Verified, site Site, env *Env, escapes bool) *unit {
+	u := &unit{env: env, escapes: escapes, funcs: make([]function, 1)}
 	for _, p := range progs {
-		base, insns := len(u.ops), p.Insns()
-		end := base + len(insns)
-		for i := range insns {
-			o := op{in: &insns[i], before: p.Before(i), branch: p.Branch(i), next: base + i + 1, target: -1}
-			switch {
-			case p.Ends(i):
-				o.next = end
-			case o.in.Kind == bpf.Jump:
-				o.target = base + o.in.Target
-			case o.in.Kind == bpf.JumpAlways:
-				o.next = base + o.in.Target
-			}
-			if o.branch == bpf.Always {
-				o.next = o.target
-			}
-			if o.branch != bpf.Either {
-				o.target = -1
-			}
-			u.ops = append(u.ops, o)
-		}
+		facts := bpf.Analyse(p.Code(), env.Layout, escapes)
+		u.progs = append(u.progs, program{Verified: p, facts: facts})
 	}
+	for n := range u.progs {
+		u.main(n, site)
+	}
+	if site.Result {
+		u.ops = append(u.ops, op{in: &bpf.Insn{Kind: bpf.Exit}, before: new(bpf.Known), returns: true, next: len(u.ops) + 1, target: -1})
+	}
+	u.end = len(u.ops)
 	u.ops = append(u.ops, op{in: &bpf.Insn{Kind: bpf.Exit}, next: -1, target: -1})
+	u.funcs[0].end = u.end
+	for n := range u.progs {
+		u.functions(n)
+	}
 	return u
 }
 
-// end is the operation that stands for what follows.
-func (u *unit) end() int { return len(u.ops) - 1 }
+// main adds the main function of a program, and before it an operation that
+// begins it.
+func (u *unit) main(n int, site Site) {
+	p := &u.progs[n]
+	code := p.Code()
+	p.base = len(u.ops)
+	entry := &bpf.Known{}
+	entry.Regs[bpfasm.R1] = bpf.Value{Kind: bpf.Context}
+	add := func(in bpf.Insn, result bpf.Value) {
+		u.ops = append(u.ops, op{in: &in, before: entry, result: result, prog: n, next: len(u.ops) + 1, target: -1})
+	}
+	add(bpf.Insn{Kind: bpf.LoadRef, Dst: bpfasm.R1}, bpf.Value{Kind: bpf.Context})
+	u.ops[p.base].begins = true
+	if code.Input.Memory { // it is a C function's: (pointer, size)
+		add(bpf.Insn{Kind: bpf.Load, Dst: bpfasm.R2, Src: bpfasm.R1, Off: bpf.PtRegsSI, Size: 8, UseSrc: true}, bpf.Value{Kind: bpf.Scalar})
+		add(bpf.Insn{Kind: bpf.Load, Dst: bpfasm.R1, Src: bpfasm.R1, Off: bpf.PtRegsDI, Size: 8, UseSrc: true}, bpf.Value{Kind: bpf.Scalar})
+	}
+	f := &code.Funcs[0]
+	p.funcs = make([]int, len(code.Funcs))
+	p.next = len(u.ops) + f.End
+	u.funcs[0].stack = max(u.funcs[0].stack, f.Stack)
+	u.addInsns(n, 0, f)
+}
 
-// successors calls f for each operation that may follow operation i.
+// functions adds the functions of a program that are called.
+func (u *unit) functions(n int) {
+	p := &u.progs[n]
+	code := p.Code()
+	for k := 1; k < len(code.Funcs); k++ {
+		if f := &code.Funcs[k]; p.facts.Before(f.Start) != nil {
+			p.funcs[k] = len(u.funcs)
+			u.funcs = append(u.funcs, function{first: len(u.ops), stack: f.Stack})
+			u.addInsns(n, p.funcs[k], f)
+			u.funcs[p.funcs[k]].end = len(u.ops)
+		}
+	}
+}
+
+// addInsns adds the instructions of a function of program n.
+func (u *unit) addInsns(n, fn int, f *bpf.Func) {
+	p := &u.progs[n]
+	code, shift := p.Code(), len(u.ops)-f.Start
+	for i := f.Start; i < f.End; i++ {
+		in := &p.facts.Insns[i]
+		o := op{in: in, before: p.facts.Before(i), result: p.facts.Result(i), branch: p.facts.Branch(i), prog: n, fn: fn, next: i + shift + 1, target: -1}
+		o.charge = code.Charge(i)
+		switch {
+		case code.Ends(i) && fn == 0:
+			o.next = p.next
+		case code.Ends(i):
+			o.next = -1
+		case in.Kind == bpf.Jump:
+			o.target = in.Target + shift
+		case in.Kind == bpf.JumpAlways:
+			o.next = in.Target + shift
+		}
+		if o.branch == bpf.Always {
+			o.next = o.target
+		}
+		if o.branch == bpf.Never {
+			o.charge = 0
+		}
+		if o.branch != bpf.Either {
+			o.target = -1
+		}
+		if o.before != nil && o.charge > 0 {
+			p.spend = true
+			u.loops = u.loops || in.Kind != bpf.CallFunc
+		}
+		u.ops = append(u.ops, o)
+	}
+}
+
+// successors calls f for each operation that may follow operation i; that is
+// the next program when the fuel is spent.
 func (u *unit) successors(i int, f func(int)) {
 	o := &u.ops[i]
 	if o.next >= 0 {
@@ -146,23 +250,36 @@ func (u *unit) successors(i int, f func(int)) {
 	if o.target >= 0 {
 		f(o.target)
 	}
+	if o.charge > 0 && o.fn == 0 {
+		f(u.progs[o.prog].next)
+	}
 }
 
 // reached reports whether operation i can be executed.
 func (u *unit) reached(i int) bool { return u.ops[i].before != nil }
 
+// live reports whether operation i is executed and has an effect.
+func (u *unit) live(i int) bool { return u.reached(i) && !u.ops[i].dead }
+
 // analyse finds the operations' operands, where the slot is looked up, and
 // what is live where.
-func (u *unit) analyse() {
+func (u *unit) analyse() error {
 	for i := range u.ops {
-		if u.reached(i) {
+		if o := &u.ops[i]; u.reached(i) {
 			u.successors(i, func(s int) { u.ops[s].joins++ })
+			if o.in.Kind == bpf.CallFunc {
+				p := &u.progs[o.prog]
+				o.callee = p.funcs[p.Code().FuncAt(o.in.Target)]
+				u.funcs[o.fn].calls = append(u.funcs[o.fn].calls, o.callee)
+			}
 		}
 	}
 	for i := range u.ops {
 		if u.reached(i) {
 			u.foldNullTest(i)
-			u.operands(&u.ops[i])
+			if err := u.operands(&u.ops[i]); err != nil {
+				return err
+			}
 		}
 	}
 	u.liveness()
@@ -170,18 +287,38 @@ func (u *unit) analyse() {
 	// variables live.
 	u.placeLookups()
 	u.liveness()
+	u.summarize()
+	return nil
+}
+
+// calleesFirst lists the functions, each behind those that it calls.
+func (u *unit) calleesFirst() []int {
+	var order []int
+	seen := make([]bool, len(u.funcs))
+	var visit func(n int)
+	visit = func(n int) {
+		seen[n] = true
+		for _, c := range u.funcs[n].calls {
+			if !seen[c] {
+				visit(c)
+			}
+		}
+		order = append(order, n)
+	}
+	visit(0)
+	return order
 }
 
 // foldNullTest makes a test of a cell for null that follows the call at once a
 // part of the call: only its cold path has to test.
 func (u *unit) foldNullTest(i int) {
 	o := &u.ops[i]
-	if !isCall(o.in, bpf.HelperMapCell) || o.next == u.end() {
+	if !isCall(o.in, bpf.HelperMapCell) || o.next == u.end || !u.reached(o.next) {
 		return
 	}
 	test := &u.ops[o.next]
 	in := test.in
-	if test.joins != 1 || in.Kind != bpf.Jump || in.Dst != bpfasm.R0 || test.target < 0 || test.val(bpfasm.R0).Kind != bpf.CellOrNull {
+	if test.joins != 1 || in.Kind != bpf.Jump || in.Dst != bpfasm.R0 || test.target < 0 || test.charge > 0 || test.val(bpfasm.R0).Kind != bpf.CellOrNull {
 		return
 	}
 	test.before = nil
@@ -190,76 +327,135 @@ func (u *unit) foldNullTest(i int) {
 	}
 }
 
-// placeLookups lets an operation look the slot up if it needs it and there is
-// a way to it on which no operation did so before.
+// placeLookups lets an operation of the main function look the slot up if it
+// needs it and there is a way to it on which no operation did so before. A
+// function gets the slot from its caller.
 func (u *unit) placeLookups() {
-	known := make([]bool, len(u.ops))
+	known := make([]bool, u.end+1)
 	for i := 1; i < len(known); i++ {
 		known[i] = true
 	}
-	for i := range u.ops {
-		if !u.reached(i) {
-			continue
+	needs := func(i int) bool { return u.live(i) && u.ops[i].uses.has(slotVar) }
+	for changed := true; changed; {
+		changed = false
+		for i := range known {
+			if !u.reached(i) || known[i] || needs(i) {
+				continue
+			}
+			u.successors(i, func(s int) {
+				changed = changed || known[s]
+				known[s] = false
+			})
 		}
-		o := &u.ops[i]
-		if !o.dead && o.uses.has(slotVar) && !known[i] {
+	}
+	for i := range known {
+		if o := &u.ops[i]; !known[i] && needs(i) {
 			o.lookup = true
 			o.uses &^= vars(slotVar)
 			o.defs |= vars(slotVar)
 			o.temps |= u.lookupTemps()
 		}
-		after := known[i] || o.lookup
-		u.successors(i, func(s int) { known[s] = known[s] && after })
 	}
 }
 
 // liveness finds, backwards, what each operation's successors need, and which
 // operations nobody needs.
 func (u *unit) liveness() {
-	for i := u.end() - 1; i >= 0; i-- {
-		if !u.reached(i) {
-			continue
-		}
+	for i := range u.ops {
 		o := &u.ops[i]
-		o.liveOut = 0
-		var stack byteSet
-		u.successors(i, func(s int) {
-			o.liveOut |= u.ops[s].liveIn
-			stack.union(&u.ops[s].stackIn)
-		})
-		o.dead = !u.hasEffect(o, &stack)
-		o.liveIn, o.stackIn = o.liveOut, stack
-		if !o.dead {
-			o.liveIn = o.liveOut&^o.defs | o.uses
-			u.stackEffect(o)
+		o.liveIn, o.liveOut, o.stackIn = 0, 0, byteSet{}
+	}
+	for _, n := range u.calleesFirst() {
+		f := &u.funcs[n]
+		for changed := true; changed; {
+			changed = false
+			for i := f.end - 1; i >= f.first; i-- {
+				if u.reached(i) && u.flowBack(i) {
+					changed = true
+				}
+			}
+		}
+	}
+}
+
+// flowBack finds what is live before operation i, and reports whether that is
+// more than was known.
+func (u *unit) flowBack(i int) bool {
+	o := &u.ops[i]
+	if o.in.Kind == bpf.CallFunc {
+		const args = 1<<bpfasm.R1 | 1<<bpfasm.R2 | 1<<bpfasm.R3 | 1<<bpfasm.R4 | 1<<bpfasm.R5
+		needs := u.ops[u.funcs[o.callee].first].liveIn & (args | vars(slotVar))
+		if o.lookup {
+			needs &^= vars(slotVar)
+		}
+		o.uses |= needs
+	}
+	o.liveOut = 0
+	var stack byteSet
+	u.successors(i, func(s int) {
+		o.liveOut |= u.ops[s].liveIn
+		stack.union(&u.ops[s].stackIn)
+	})
+	liveIn, stackIn := o.liveIn, o.stackIn
+	o.dead = !u.hasEffect(o, &stack)
+	o.liveIn, o.stackIn = o.liveOut, stack
+	if !o.dead {
+		o.liveIn = o.liveOut&^o.defs | o.uses
+		u.stackEffect(o)
+	}
+	return liveIn != o.liveIn || stackIn != o.stackIn
+}
+
+// summarize finds what callers have to know of each function.
+func (u *unit) summarize() {
+	const saved = 1<<bpfasm.R6 | 1<<bpfasm.R7 | 1<<bpfasm.R8 | 1<<bpfasm.R9
+	for _, n := range u.calleesFirst() {
+		f := &u.funcs[n]
+		for i := f.first; i < f.end; i++ {
+			o := &u.ops[i]
+			if !u.live(i) {
+				continue
+			}
+			if o.in.Kind == bpf.CallFunc {
+				c := &u.funcs[o.callee]
+				o.temps, o.fixed = o.temps|c.clobbers&vars(temp1, temp2), c.fixed
+				f.spends = f.spends || c.spends
+			}
+			f.saves |= o.defs & saved
+			f.clobbers |= (o.defs | o.temps) &^ saved
+			f.fixed |= o.fixed
+			f.spends = f.spends || o.charge > 0
 		}
 	}
 }
 
 // hasEffect reports whether anybody can see that the operation ran.
 func (u *unit) hasEffect(o *op, stackOut *byteSet) bool {
+	if o.charge > 0 || o.returns || o.begins && u.progs[o.prog].spend {
+		return true
+	}
 	switch o.in.Kind {
 	case bpf.Jump:
 		return o.target >= 0
-	case bpf.JumpAlways, bpf.Exit:
+	case bpf.JumpAlways:
 		return false // a jump is emitted where the order demands one
+	case bpf.Exit:
+		return o.fn != 0
 	case bpf.Store, bpf.AtomicRMW:
 		p := o.val(o.in.Dst)
-		if p.Kind != bpf.Stack {
+		if p.Kind != bpf.Stack || u.escapes || u.fnOf(o, p) != o.fn {
 			return true
-		}
-		if o.in.Kind == bpf.Store && o.in.UseSrc && o.val(o.in.Src).Static() {
-			return false // it is never read from there
 		}
 		return stackOut.intersects(p.Off+o.in.Off, o.in.Size) || o.defs&o.liveOut != 0
 	case bpf.CallHelper:
-		if isCall(o.in, bpf.HelperExit) || isCall(o.in, bpf.HelperRingbufOutput) {
-			return true
-		}
-		if isCall(o.in, bpf.HelperMapCell) && o.key.ml.Kind == abi.PerSlotHash {
-			return true // it enters the key
-		}
-		if o.target >= 0 {
+		switch o.in.Helper() {
+		case bpf.HelperGetCurrentPidTgid:
+		case bpf.HelperMapCell:
+			// A hash enters the key.
+			if o.key.ml.Kind == abi.PerSlotHash || o.target >= 0 {
+				return true
+			}
+		default:
 			return true
 		}
 	}
@@ -272,25 +468,64 @@ func (u *unit) stackEffect(o *op) {
 	in := o.in
 	switch in.Kind {
 	case bpf.Load:
-		if p := o.val(in.Src); p.Kind == bpf.Stack {
+		if p := o.val(in.Src); p.Kind == bpf.Stack && !o.result.Static() && u.fnOf(o, p) == o.fn {
 			o.stackIn.add(p.Off+in.Off, in.Size)
 		}
 	case bpf.Store:
-		if p := o.val(in.Dst); p.Kind == bpf.Stack {
+		if p := o.val(in.Dst); p.Kind == bpf.Stack && u.fnOf(o, p) == o.fn {
 			o.stackIn.del(p.Off+in.Off, in.Size)
 		}
 	case bpf.AtomicRMW:
-		if p := o.val(in.Dst); p.Kind == bpf.Stack {
+		if p := o.val(in.Dst); p.Kind == bpf.Stack && u.fnOf(o, p) == o.fn {
 			o.stackIn.add(p.Off+in.Off, in.Size)
 		}
-	case bpf.CallHelper:
-		if isCall(in, bpf.HelperRingbufOutput) {
-			o.stackIn.add(o.val(bpfasm.R2).Off, int(o.val(bpfasm.R3).Const))
+	case bpf.CallFunc:
+		for r := bpfasm.R1; r <= bpfasm.R5; r++ {
+			if o.val(r).Kind == bpf.Stack {
+				o.stackIn.addAll()
+			}
 		}
-		if k := &o.key; k.ml != nil && !k.known && !k.inReg {
-			o.stackIn.add(k.off, k.ml.KeySize)
+	case bpf.CallHelper:
+		u.reads(o, func(p bpf.Value, size int) {
+			if u.fnOf(o, p) == o.fn {
+				o.stackIn.add(p.Off, size)
+			}
+		})
+	}
+}
+
+// reads calls f for each part of the stack that a helper reads.
+func (u *unit) reads(o *op, f func(p bpf.Value, size int)) {
+	switch {
+	case isCall(o.in, bpf.HelperRingbufOutput):
+		if p := o.val(bpfasm.R2); p.Kind == bpf.Stack {
+			f(p, int(o.val(bpfasm.R3).Const))
+		}
+	case isCall(o.in, bpf.HelperMapCell):
+		if k := &o.key; !k.known && !k.inReg && k.ptr.Kind == bpf.Stack {
+			f(k.ptr, k.ml.KeySize)
 		}
 	}
+}
+
+// fnOf is the function whose stack a pointer points to.
+func (u *unit) fnOf(o *op, p bpf.Value) int { return u.progs[o.prog].funcs[p.Func] }
+
+// letsStackEscape reports whether a pointer to the stack is put into a register.
+func (u *unit) letsStackEscape() bool {
+	for i := range u.ops {
+		o := &u.ops[i]
+		if !u.live(i) {
+			continue
+		}
+		if o.result.Kind == bpf.Stack && o.defs&o.liveOut != 0 {
+			return true
+		}
+		if o.takesFrame() {
+			return true
+		}
+	}
+	return false
 }
 
 func isCall(in *bpf.Insn, h bpfasm.BuiltinFunc) bool {

@@ -59,6 +59,7 @@ type Site struct {
 	LiveRegs    asm.RegSet // registers whose value the target may still need
 	FlagsLive   bool       // the target may still need a flag
 	RedZoneLive bool       // the target may use the 128 bytes below its stack pointer
+	Result      bool       // RAX is to hold what the one program returns
 }
 
 // ErrCompile wraps every reason why verified programs cannot be compiled for a
@@ -75,10 +76,21 @@ func Emit(a *asm.Asm, progs []*bpf.Verified, site Site, env *Env) (*Detour, erro
 	if err := checkEnv(progs, env); err != nil {
 		return nil, err
 	}
-	u := newUnit(progs, env)
-	u.analyse()
-	g := &generator{Asm: a, unit: u, site: site, env: env}
-	g.alloc = allocate(u, site)
+	u := newUnit(progs, site, env, false)
+	if err := u.analyse(); err != nil {
+		return nil, err
+	}
+	if u.letsStackEscape() {
+		u = newUnit(progs, site, env, true)
+		if err := u.analyse(); err != nil {
+			return nil, err
+		}
+	}
+	al, err := allocate(u, site)
+	if err != nil {
+		return nil, err
+	}
+	g := &generator{Asm: a, unit: u, site: site, env: env, alloc: al}
 	g.frame = layoutFrame(u, g.alloc, site)
 	g.detour()
 	return &Detour{g}, nil
@@ -92,7 +104,7 @@ func (d *Detour) EmitCold(a *asm.Asm) {
 
 // FrameSize is how far below the target's stack pointer the programs' own data
 // reach, in bytes; calls of the runtime need at most RuntimeStack more.
-func (d *Detour) FrameSize() int { return int(d.g.frame.move + d.g.frame.below) }
+func (d *Detour) FrameSize() int { return int(d.g.frame.deepest) }
 
 // RuntimeStack is what a call of the runtime needs of the stack, in bytes.
 const RuntimeStack = 128
@@ -109,9 +121,6 @@ func checkEnv(progs []*bpf.Verified, env *Env) error {
 		if err := bpf.CheckMaps(p, l); err != nil {
 			return fmt.Errorf("%w: %w", ErrCompile, err)
 		}
-		if err := checkHelpers(p); err != nil {
-			return err
-		}
 		if l.RingSize == 0 && usesRing(p) {
 			return fmt.Errorf("%w: program %s writes events, but the arena has no rings", ErrCompile, p.Name())
 		}
@@ -120,25 +129,10 @@ func checkEnv(progs []*bpf.Verified, env *Env) error {
 }
 
 func usesRing(p *bpf.Verified) bool {
-	for i, in := range p.Insns() {
-		if p.Before(i) != nil && isCall(&in, bpf.HelperRingbufOutput) {
+	for _, in := range p.Code().Insns {
+		if isCall(&in, bpf.HelperRingbufOutput) {
 			return true
 		}
 	}
 	return false
-}
-
-// checkHelpers refuses helpers that the code generator does not have.
-func checkHelpers(p *bpf.Verified) error {
-	for i, in := range p.Insns() {
-		if p.Before(i) == nil || in.Kind != bpf.CallHelper {
-			continue
-		}
-		switch in.Helper() {
-		case bpf.HelperExit, bpf.HelperMapCell, bpf.HelperRingbufOutput, bpf.HelperGetCurrentPidTgid:
-		default:
-			return fmt.Errorf("%w: program %s, instruction %d: %v has no code yet", ErrCompile, p.Name(), i, in)
-		}
-	}
-	return nil
 }

@@ -1,0 +1,179 @@
+package bpf
+
+import (
+	"math"
+
+	"github.com/cilium/ebpf/asm"
+
+	"trapless/internal/abi"
+)
+
+// refValue is a reference to a map or to the ring.
+func refValue(in *Insn) Value {
+	if in.Imm == ringNumber {
+		return Value{Kind: RingRef}
+	}
+	return Value{Kind: MapRef, Map: int32(in.Imm)}
+}
+
+// valueAddress is what LoadValue leaves.
+func (a *analyser) valueAddress() Value {
+	return Value{Kind: Cell, Fixed: true, Map: int32(a.in.Imm), Off: a.in.Off}
+}
+
+// alu is the result of an arithmetic instruction.
+func (a *analyser) alu() Value {
+	in := a.in
+	dst, src := a.reg(in.Dst), a.operand()
+	switch {
+	case in.ALU == asm.Mov && in.Wide:
+		return src
+	case src.Known && (dst.Known || in.overwrites()):
+		return constant(in.compute(dst.Const, src.Const))
+	case in.ALU == asm.Neg && dst.Known || in.ALU == asm.Swap && dst.Known:
+		return constant(in.compute(dst.Const, 0))
+	case dst.Kind == PidTgid && in.ALU == asm.RSh && in.Wide && src.Known && src.Const == 32:
+		return a.some()
+	case in.Wide && (in.ALU == asm.Add || in.ALU == asm.Sub):
+		return a.moved(dst, src)
+	}
+	return a.some()
+}
+
+// moved is a pointer, moved by a number.
+func (a *analyser) moved(dst, src Value) Value {
+	if a.in.ALU == asm.Add && dst.Kind == Scalar {
+		dst, src = src, dst
+	}
+	dist := int64(src.Const)
+	if a.in.ALU == asm.Sub {
+		dist = -dist
+	}
+	movable := dst.Kind == Context || dst.Kind == Stack || dst.Kind == Cell
+	off := int64(dst.Off) + dist
+	if !movable || !src.Known || off != int64(int32(off)) || dist < math.MinInt32 || dist > math.MaxInt32 {
+		return a.some()
+	}
+	if dst.Kind == Cell && !dst.Fixed { // the register itself is moved
+		return Value{Kind: Cell, Map: dst.Map, Off: 0, ID: valueID(a.at)}
+	}
+	dst.Off = int32(off)
+	return dst
+}
+
+// load is the result of a load.
+func (a *analyser) load() Value {
+	in := a.in
+	p := a.reg(in.Src)
+	if p.Kind != Stack || p.Func != int32(a.fn) {
+		return a.some()
+	}
+	w, ok := a.before[a.at].StackWord(p.Off+in.Off, in.Size)
+	switch {
+	case !ok:
+		return a.some()
+	case in.Size == 8:
+		return w
+	case w.Known:
+		return constant(extend(w.Const, in.Size, in.Signed))
+	}
+	return a.some()
+}
+
+// storeTo records that size bytes at p+off become v.
+func (a *analyser) storeTo(p Value, off int32, size int, v Value) {
+	switch {
+	case p.Kind == Stack && p.Func == int32(a.fn):
+		a.after.write(int(p.Off+off)+StackSize, size, v)
+	case p.Kind != Stack && a.escapes:
+		a.after.forgetStack()
+	}
+}
+
+func (a *analyser) store() {
+	v := a.operand()
+	if v.Known && a.in.Size == 4 {
+		v = constant(uint64(uint32(v.Const)))
+	}
+	a.storeTo(a.reg(a.in.Dst), a.in.Off, a.in.Size, v)
+}
+
+func (a *analyser) atomic() {
+	in := a.in
+	a.storeTo(a.reg(in.Dst), in.Off, in.Size, Value{Kind: Scalar})
+	old := a.some()
+	switch {
+	case in.Atomic == asm.CmpXchg:
+		a.define(asm.R0, old)
+	case in.Fetches():
+		a.define(in.Src, old)
+	}
+}
+
+// helper is the effect of a helper on what is known.
+func (a *analyser) helper(id asm.BuiltinFunc) {
+	h, reason := LookupHelper(id)
+	if reason != "" {
+		a.clobberCall()
+		return
+	}
+	for i, t := range h.Args {
+		if t == ArgWrite || t == ArgWriteOrNull {
+			a.writes(asm.R1+asm.Register(i), a.reg(asm.R1+asm.Register(i)+1))
+		}
+		if t == ArgFunc {
+			a.clobberCall()
+		}
+	}
+	result := a.some()
+	switch id {
+	case HelperGetCurrentPidTgid:
+		result = Value{Kind: PidTgid}
+	case HelperMapCell:
+		result = a.cell()
+	}
+	a.define(asm.R0, result)
+	for r := asm.R1; r <= asm.R5; r++ {
+		a.after.Regs[r] = Value{}
+	}
+}
+
+// writes records that a helper writes to where r points.
+func (a *analyser) writes(r asm.Register, size Value) {
+	p := a.reg(r)
+	switch {
+	case p.Kind != Stack && !a.escapes:
+	case p.Kind == Stack && p.Func != int32(a.fn):
+	case p.Kind == Stack && size.Known && size.Const <= StackSize:
+		if size.Const > 0 {
+			a.after.write(int(p.Off)+StackSize, int(size.Const), Value{Kind: Scalar})
+			a.after.forgetBytes(int(p.Off)+StackSize, int(size.Const))
+		}
+	default:
+		a.after.forgetStack()
+	}
+}
+
+// forgetBytes makes a part of the stack unknown.
+func (k *Known) forgetBytes(pos, size int) {
+	for u := max(0, pos/4); u <= min(units-1, (pos+size-1)/4); u++ {
+		k.forget(u)
+	}
+}
+
+// cell is what HelperMapCell returns.
+func (a *analyser) cell() Value {
+	ref, key := a.reg(asm.R1), a.reg(asm.R2)
+	if ref.Kind != MapRef {
+		return a.some()
+	}
+	cell := Value{Kind: CellOrNull, Map: ref.Map, ID: valueID(a.at)}
+	spec := &a.code.Maps[ref.Map]
+	if spec.Kind != abi.PerSlotArray || key.Kind != Stack || key.Func != int32(a.fn) {
+		return cell
+	}
+	if w, ok := a.before[a.at].StackWord(key.Off, 4); ok && w.Known && w.Const < uint64(spec.MaxEntries) {
+		cell.Kind, cell.Fixed, cell.Index = Cell, true, int32(w.Const)
+	}
+	return cell
+}

@@ -1,0 +1,151 @@
+package x86
+
+import (
+	bpfasm "github.com/cilium/ebpf/asm"
+
+	"trapless/internal/abi"
+	asm "trapless/internal/asm/x86"
+	"trapless/internal/bpf"
+)
+
+// begin emits what a program needs in its first instruction.
+func (g *generator) begin(o *op) {
+	if g.progs[o.prog].spend {
+		g.StoreI(4, g.stack(g.frame.fuel), bpf.DefaultFuel)
+	}
+	if o.defs&o.liveOut != 0 {
+		g.materialize(o, g.r(bpfasm.R1), o.result)
+	}
+}
+
+// materialize puts a value that is known without any register into one.
+func (g *generator) materialize(o *op, d asm.Reg, v bpf.Value) {
+	switch v.Kind {
+	case bpf.Stack:
+		g.Lea(d, g.ebpfStack(o, v))
+	case bpf.Context:
+		g.Lea(d, g.stack(g.frame.context+v.Off))
+	case bpf.Cell:
+		g.Lea(d, g.fixedCell(v))
+	case bpf.MapRef, bpf.RingRef, bpf.FuncRef:
+		g.MovRI(d, 1) // nobody can do more with it than compare it with null
+	default:
+		panic("BUG: jit: a value that is not known is materialized")
+	}
+}
+
+// storeContext writes a struct pt_regs, for a program that keeps the pointer to
+// its context where the compiler loses sight of it. The flags are untouched.
+func (g *generator) storeContext() {
+	at := func(field int32) asm.Mem { return g.stack(g.frame.context + field) }
+	for field, r := range contextRegs {
+		g.Store(8, at(field), r)
+	}
+	g.Lea(asm.RAX, g.stack(0))
+	g.Store(8, at(bpf.PtRegsSP), asm.RAX)
+	g.MovRI(asm.RAX, uint64(g.site.Addr))
+	g.Store(8, at(bpf.PtRegsIP), asm.RAX)
+	g.Load(8, asm.RAX, at(bpf.PtRegsAX))
+}
+
+// charge takes fuel, and goes to spent when there is not enough.
+func (g *generator) charge(o *op, spent asm.Label) {
+	g.OpMI(asm.Sub, 4, g.stack(g.frame.fuel), int32(o.charge))
+	g.Jcc(asm.S, spent)
+}
+
+// call emits a call of a function of the program. Wherever it is called from,
+// the stack pointer is the same in it.
+func (g *generator) call(o *op) {
+	b := &g.bodies[g.copyNumber()][o.callee]
+	spent := g.spent(o)
+	g.charge(o, spent)
+	sp := g.sp
+	g.moveStack(g.frame.funcs[o.callee].depth - 8 - sp)
+	g.Call(b.entry)
+	g.moveStack(sp - g.sp)
+	if g.funcs[o.callee].spends {
+		g.OpMI(asm.Cmp, 4, g.stack(g.frame.fuel), 0)
+		g.Jcc(asm.L, spent)
+	}
+	if !b.wanted {
+		b.wanted = true
+		g.later(func() { g.function(o.callee) })
+	}
+}
+
+// body is the function that is being emitted.
+func (g *generator) body() *body { return &g.bodies[g.copyNumber()][g.fn] }
+
+// function emits a function.
+func (g *generator) function(n int) {
+	f, frame := &g.funcs[n], &g.frame.funcs[n]
+	b := &g.bodies[g.copyNumber()][n]
+	g.fn, g.sp = n, frame.depth
+	g.Bind(b.entry)
+	g.moveStack(frame.size)
+	for _, s := range frame.saves {
+		g.Store(8, g.stack(s.off), s.reg)
+	}
+	if first := g.follow(f.first); first != g.following(f.first-1, f.end) {
+		g.Jmp(g.label(first))
+	}
+	g.operations(f.first, f.end)
+	g.Bind(b.exit)
+	for _, s := range frame.saves {
+		g.Load(8, s.reg, g.stack(s.off))
+	}
+	g.moveStack(-frame.size)
+	g.Ret()
+}
+
+// exit leaves a function whose epilogue does not come next, or leaves the
+// unit's result.
+func (g *generator) exit(i int) {
+	o := &g.ops[i]
+	if o.returns {
+		g.copy(asm.RAX, g.r(bpfasm.R0))
+		return
+	}
+	if g.following(i, g.funcs[o.fn].end) >= 0 {
+		g.Jmp(g.body().exit)
+	}
+}
+
+// spent is where an operation goes on when the fuel is spent: in a function at
+// its exit, for its caller looks at the fuel too; else where that is counted
+// and the next program begins.
+func (g *generator) spent(o *op) asm.Label {
+	if o.fn != 0 {
+		return g.body().exit
+	}
+	at := &g.progs[o.prog].spent[g.copyNumber()]
+	if *at != nil {
+		return **at
+	}
+	l := g.NewLabel()
+	*at = &l
+	g.later(func() {
+		g.Bind(l)
+		g.countMiss()
+		g.Jmp(g.label(g.follow(g.progs[o.prog].next)))
+	})
+	return l
+}
+
+// countMiss counts a run that was not executed to its end. It changes no
+// register.
+func (g *generator) countMiss() {
+	misses := g.env.Arena + abi.Addr(abi.HdrMisses)
+	if near(g.Asm, misses) {
+		g.Lock()
+		g.IncM(8, asm.Abs(misses))
+		return
+	}
+	spare := g.stack(g.frame.fuel)
+	g.Store(8, spare, asm.RAX)
+	g.MovRI(asm.RAX, uint64(misses))
+	g.Lock()
+	g.IncM(8, asm.At(asm.RAX, 0))
+	g.Load(8, asm.RAX, spare)
+}
