@@ -9,8 +9,8 @@ import (
 	"trapless/internal/abi"
 )
 
-// Regs is a context: the words of struct pt_regs, at their PtRegs offset / 8.
-type Regs [PtRegsEnd / 8]uint64
+// Regs is a context: its words, at their offset / 8.
+type Regs [ContextEnd / 8]uint64
 
 // Errors of a run, wrapped with the place where it ended.
 var (

@@ -119,7 +119,7 @@ func (x *run) load(in *Insn) error {
 }
 
 func (x *run) loadContext(in *Insn, off uint64) error {
-	if x.ctx == nil || off >= PtRegsEnd || !readableContext(int32(off&^7)) || off%8+uint64(in.Size) > 8 {
+	if x.ctx == nil || off >= ContextEnd || !readableContext(int32(off&^7)) || off%8+uint64(in.Size) > 8 {
 		return x.fail(ErrAccess, "%d bytes at %d of the context cannot be read", in.Size, off)
 	}
 	x.set(in.Dst, extend(x.ctx[off/8]>>(off%8*8), in.Size, in.Signed))

@@ -154,7 +154,7 @@ func TestMapCells(t *testing.T) {
 	mask := uint64(int64(ml.KeyMask))
 	for _, key := range []uint64{0, 1, mask, 2, 3, 4, 0, mask} { // 4 entries
 		var ctx Regs
-		ctx[PtRegsDI/8] = key
+		ctx[ArgOffset(0)/8] = key
 		if err := m.Run(v, &ctx); err != nil {
 			t.Fatal(err)
 		}

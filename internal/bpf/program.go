@@ -60,14 +60,16 @@ func LoadRing(dst asm.Register) asm.Instruction { return asm.LoadMapPtr(dst, rin
 // Call calls a helper.
 func Call(helper asm.BuiltinFunc) asm.Instruction { return helper.Call() }
 
-// LoadArg loads the n-th integer argument (0 to 5) of a function at its entry
-// from the context in ctx, by the System V ABI for x86-64 (3.2.3).
+// LoadArg loads the n-th integer argument (0 to NumArgs-1) of the probed
+// function from the context in ctx.
 func LoadArg(dst, ctx asm.Register, n int) asm.Instruction {
-	return asm.LoadMem(dst, ctx, argOffsets[n], asm.DWord)
+	return asm.LoadMem(dst, ctx, int16(ArgOffset(n)), asm.DWord)
 }
 
-// Offsets in the context, which is struct pt_regs of the kernel on x86-64
-// (arch/x86/include/uapi/asm/ptrace.h). Fields have 8 bytes.
+// Offsets in the context, which begins with struct pt_regs of the kernel on
+// x86-64 (arch/x86/include/uapi/asm/ptrace.h). Fields have 8 bytes. Behind it
+// are the integer arguments: those registers once more, in the order in which
+// the calling convention of the probed function has them.
 const (
 	PtRegsR15 = 8 * iota
 	PtRegsR14
@@ -93,10 +95,15 @@ const (
 	PtRegsEnd
 )
 
-// NumArgs is the number of integer arguments that are passed in registers.
+// NumArgs is the number of integer arguments that are passed in registers in
+// every calling convention.
 const NumArgs = 6
 
-var argOffsets = [NumArgs]int16{PtRegsDI, PtRegsSI, PtRegsDX, PtRegsCX, PtRegsR8, PtRegsR9}
+// ArgOffset is the offset of an integer argument in the context.
+func ArgOffset(n int) int32 { return PtRegsEnd + 8*int32(n) }
+
+// ContextEnd is the size of the context in bytes.
+const ContextEnd = PtRegsEnd + 8*NumArgs
 
 // readableContext reports whether the 8-byte field at off may be read.
 func readableContext(off int32) bool {
@@ -104,5 +111,5 @@ func readableContext(off int32) bool {
 	case PtRegsOrigAX, PtRegsCS, PtRegsFlags, PtRegsSS:
 		return false
 	}
-	return off >= 0 && off < PtRegsEnd
+	return off >= 0 && off < ContextEnd
 }

@@ -87,7 +87,7 @@ func TestValidateRefuses(t *testing.T) {
 		"context is read-only":              program(asm.StoreImm(asm.R1, 0, 0, asm.Word), ret),
 		"8 bytes at 120 of the context":     program(asm.LoadMem(asm.R0, asm.R1, 120, asm.DWord), ret),
 		"8 bytes at 4 of the context":       program(asm.LoadMem(asm.R0, asm.R1, 4, asm.DWord), ret),
-		"8 bytes at 168 of the context":     program(asm.LoadMem(asm.R0, asm.R1, 168, asm.DWord), ret),
+		"8 bytes at 216 of the context":     program(asm.LoadMem(asm.R0, asm.R1, 216, asm.DWord), ret),
 		"outside the stack":                 program(asm.StoreImm(asm.R10, 0, 0, asm.Word), ret),
 		"at r10-8 may not have been":        program(asm.LoadMem(asm.R0, asm.R10, -8, asm.DWord), ret),
 		"not aligned":                       program(asm.StoreImm(asm.R10, -7, 0, asm.Word), ret),

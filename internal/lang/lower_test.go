@@ -23,7 +23,7 @@ func TestHotPrograms(t *testing.T) {
 			StXAtomicAddDW dst: r0 src: r1 off: 0
 			Exit`},
 		{"@[arg0] = count()", `
-			LdXMemDW dst: r2 src: r1 off: 112 imm: 0
+			LdXMemDW dst: r2 src: r1 off: 168 imm: 0
 			StXMemDW dst: rfp src: r2 off: -8 imm: 0
 			LoadMapPtr dst: r1 fd: 0
 			MovReg dst: r2 src: rfp
@@ -36,7 +36,7 @@ func TestHotPrograms(t *testing.T) {
 			Exit`},
 		{"@ = sum(arg1)", `
 			StMemW dst: rfp src: r0 off: -8 imm: 0
-			LdXMemDW dst: r6 src: r1 off: 104 imm: 0
+			LdXMemDW dst: r6 src: r1 off: 176 imm: 0
 			LoadMapPtr dst: r1 fd: 0
 			MovReg dst: r2 src: rfp
 			AddImm dst: r2 imm: -8

@@ -93,9 +93,8 @@ func show(v Value) string {
 func (b *bench) run(n int, args ...uint64) string {
 	b.t.Helper()
 	var ctx bpf.Regs
-	regs := []int{bpf.PtRegsDI, bpf.PtRegsSI, bpf.PtRegsDX, bpf.PtRegsCX, bpf.PtRegsR8, bpf.PtRegsR9}
 	for i, a := range args {
-		ctx[regs[i]/8] = a
+		ctx[bpf.ArgOffset(i)/8] = a
 	}
 	if err := b.machine.Run(b.progs[n], &ctx); err != nil {
 		b.t.Fatalf("run: %v\n%s", err, b.script.Probes[n].Prog)

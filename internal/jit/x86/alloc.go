@@ -113,7 +113,7 @@ func (a *allocator) constrain(o *op) {
 	if o.in.Kind == bpf.CallHelper && o.defs.has(variable(bpfasm.R0)) {
 		a.separate(variable(bpfasm.R0), here)
 	}
-	if r, ok := contextLoad(o); ok {
+	if r, ok := a.site.contextLoad(o); ok {
 		a.read = a.read.Add(r)
 	}
 	if o.in.Kind == bpf.ALU && o.in.ALU == bpfasm.Mov && o.in.UseSrc {
@@ -153,12 +153,20 @@ func (a *allocator) separate(v variable, others varSet) {
 
 // contextLoad returns the register that an operation reads from the context.
 // The stack pointer and the instruction pointer are computed.
-func contextLoad(o *op) (asm.Reg, bool) {
+func (s *Site) contextLoad(o *op) (asm.Reg, bool) {
 	if o.in.Kind != bpf.Load || o.val(o.in.Src).Kind != bpf.Context {
 		return asm.NoReg, false
 	}
-	r, ok := contextRegs[contextOffset(o)&^7]
-	return r, ok
+	return s.contextReg(contextOffset(o) &^ 7)
+}
+
+// contextReg is the register that a field of the context holds.
+func (s *Site) contextReg(field int32) (asm.Reg, bool) {
+	if field < bpf.PtRegsEnd {
+		r, ok := contextRegs[field]
+		return r, ok
+	}
+	return s.Args.registers()[(field-bpf.PtRegsEnd)/8], true
 }
 
 func contextOffset(o *op) int32 { return o.val(o.in.Src).Off + o.in.Off }
@@ -183,7 +191,7 @@ func (a *allocator) findAliases() {
 		if !a.live(i) {
 			continue
 		}
-		r, ok := contextLoad(o)
+		r, ok := a.site.contextLoad(o)
 		if !ok || o.in.Size != 8 || a.written.Has(r) {
 			not |= o.defs
 			continue

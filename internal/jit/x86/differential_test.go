@@ -127,6 +127,7 @@ func randomSite(r *rand.Rand) Site {
 		LiveRegs:    asm.RegSet(r.Uint32()) & allRegs,
 		FlagsLive:   r.IntN(2) == 0,
 		RedZoneLive: r.IntN(2) == 0,
+		Args:        Args(r.IntN(2)),
 	}
 	if r.IntN(2) == 0 {
 		s.LiveRegs = allRegs

@@ -279,6 +279,9 @@ func (rq *request) context(site Site, rp *reply) *bpf.Regs {
 	for off, r := range contextRegs {
 		c[off/8] = rq.Regs[r]
 	}
+	for n, r := range site.Args.registers() {
+		c[bpf.ArgOffset(n)/8] = rq.Regs[r]
+	}
 	c[bpf.PtRegsIP/8] = uint64(site.Addr)
 	c[bpf.PtRegsSP/8] = rp.Result
 	return &c

@@ -58,7 +58,7 @@ func (g *generator) loadContext(o *op, d asm.Reg) {
 	case bpf.PtRegsSP:
 		g.Lea(d, g.stack(0))
 	default:
-		src := contextRegs[field]
+		src, _ := g.site.contextReg(field)
 		if saved, ok := g.frame.saveOf(src); ok {
 			g.loadMem(in, d, g.stack(saved+off&7))
 			return

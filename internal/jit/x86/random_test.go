@@ -154,7 +154,7 @@ var sizes = []bpfasm.Size{bpfasm.Byte, bpfasm.Half, bpfasm.Word, bpfasm.DWord}
 
 func (g *randomizer) contextLoad(dst bpfasm.Register) bpfasm.Instruction {
 	size := bpfasm.DWord
-	off := 8 * g.IntN(bpf.PtRegsEnd/8)
+	off := 8 * g.IntN(bpf.ContextEnd/8)
 	if g.IntN(4) == 0 {
 		size = sizes[g.IntN(4)]
 		off += g.IntN(8) &^ (size.Sizeof() - 1)

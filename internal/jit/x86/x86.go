@@ -60,6 +60,22 @@ type Site struct {
 	FlagsLive   bool       // the target may still need a flag
 	RedZoneLive bool       // the target may use the 128 bytes below its stack pointer
 	Result      bool       // RAX is to hold what the one program returns
+	Args        Args
+}
+
+// Args says in which registers the probed function finds its integer arguments.
+type Args uint8
+
+const (
+	SysVArgs Args = iota // System V ABI for x86-64, 3.2.3
+	GoArgs               // Go's ABIInternal (cmd/compile/abi-internal.md)
+)
+
+func (a Args) registers() [bpf.NumArgs]asm.Reg {
+	if a == GoArgs {
+		return [...]asm.Reg{asm.RAX, asm.RBX, asm.RCX, asm.RDI, asm.RSI, asm.R8}
+	}
+	return [...]asm.Reg{asm.RDI, asm.RSI, asm.RDX, asm.RCX, asm.R8, asm.R9}
 }
 
 // ErrCompile wraps every reason why verified programs cannot be compiled for a
