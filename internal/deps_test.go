@@ -22,6 +22,7 @@ var levels = map[string]int{
 	"internal/abi":        0,  // layouts that generated code and the tracer share
 	"internal/diag":       0,  // located errors
 	"internal/unix":       0,  // system calls
+	"internal/tsc":        0,  // the time stamp counter
 	"internal/bench/busy": 0,  // the program that measurements and tests drive
 	"internal/insn":       10, // decoders
 	"internal/asm":        10, // encoders

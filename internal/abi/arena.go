@@ -27,12 +27,25 @@ const (
 	HdrDrops     = 0x20  // u64: map updates dropped because the map was full, lock-added
 	HdrTraps     = 0x28  // u64: hits that came by a trap at a boundary inside a window, lock-added by the handlers
 	HdrSharedTP  = 0x40  // u64[SharedTPs]: thread pointers that several threads share
+	HdrClock     = 0xc0  // u64: how often the clock was published; see ClockSize
 	HdrMailbox   = 0x100 // u64[MailboxWords]: results of injected code
 	HdrSession   = 0x300 // u64[16]: session facts, see package arena
 	HdrJournal   = 0x400 // u64[8]: the journal's own header, see package inject
 	HeaderSize   = PageSize
 	SharedTPs    = 16
 	MailboxWords = 32
+)
+
+// The clock relates the time stamp counter to CLOCK_MONOTONIC: a counter of t is
+// ClockNS + (t-ClockTSC)*ClockMult/2^32 nanoseconds. Publication n writes the
+// copy n%2 behind HdrClock and then n to HdrClock, so a reader never waits for a
+// tracer, not even for one that was killed: it reads again only when the number
+// has changed meanwhile. Offsets are in bytes from HdrClock + 8 + ClockSize*(n%2).
+const (
+	ClockTSC  = 0
+	ClockNS   = 8
+	ClockMult = 16 // nanoseconds a tick, in units of 2^-32; 0 while there is no clock
+	ClockSize = 24
 )
 
 // Offsets in a slot, in bytes from the slot's base. A slot belongs to one

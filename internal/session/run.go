@@ -17,6 +17,7 @@ const (
 	pollEvents = 2 * time.Millisecond   // with events to come
 	pollQuiet  = 20 * time.Millisecond  // without
 	pollHealth = 250 * time.Millisecond // whether the target is still what it was
+	clockTime  = time.Second            // for the programs' clock to be published again
 	coverTime  = 2 * time.Second        // for a change of its signal actions
 )
 
@@ -61,7 +62,7 @@ func (s *Session) poll(ctx context.Context) {
 	ticker := time.NewTicker(period)
 	defer ticker.Stop()
 	timers := newTimers(s.config.Script, time.Now())
-	health := time.Now().Add(pollHealth)
+	health, clock := time.Now().Add(pollHealth), time.Now().Add(clockTime)
 	for !s.stopped {
 		var now time.Time
 		select {
@@ -79,6 +80,10 @@ func (s *Session) poll(ctx context.Context) {
 			return
 		}
 		s.runTimers(timers, now)
+		if now.After(clock) {
+			clock = now.Add(clockTime)
+			s.target.Arena().Publish(s.clock, arena.ReadClock())
+		}
 		if now.After(health) {
 			health = now.Add(pollHealth)
 			if !s.healthy() {

@@ -58,6 +58,7 @@ type Session struct {
 
 	views   []view // by map
 	machine *bpf.Machine
+	clock   *arena.Clock
 	refused []Refused
 	sites   int
 	stopped bool  // by exit()
@@ -80,7 +81,7 @@ var ErrNothing = errors.New("cannot be probed")
 // newSession verifies the programs: nothing that is not verified gets near a
 // target.
 func newSession(c Config) (*Session, error) {
-	s := &Session{config: c, pidfd: -1, within: detachTime, views: make([]view, len(c.Script.Maps))}
+	s := &Session{config: c, pidfd: -1, within: detachTime, views: make([]view, len(c.Script.Maps)), clock: arena.NewClock(arena.ReadClock())}
 	if s.config.Log == nil {
 		s.config.Log = func(string, ...any) {}
 	}
@@ -215,7 +216,8 @@ func (s *Session) start(ctx context.Context, windows []planned) error {
 		return err
 	}
 	s.machine = &bpf.Machine{Arena: s.target.Arena().Mem(), Layout: layout, Slot: abi.SlotTracer,
-		TGID: uint32(s.PID), Event: s.ownEvent}
+		TGID: uint32(s.PID), Now: unix.Monotonic, Event: s.ownEvent}
+	s.target.Arena().Publish(s.clock, arena.ReadClock())
 	if err := s.runKind(lang.Begin); err != nil {
 		return err
 	}

@@ -101,6 +101,14 @@ func (g *generator) enterCall(n int) int32 {
 	return sp
 }
 
+// callRuntime calls a routine without arguments for its result, r0.
+func (g *generator) callRuntime(routine abi.Addr) {
+	sp := g.enterCall(1)
+	g.CallAddr(routine)
+	g.Load(8, g.r(bpfasm.R0), asm.At(asm.RSP, 0))
+	g.leaveCall(sp)
+}
+
 // below is how far below the stack pointer the function's data reach.
 func (g *generator) below() int32 {
 	if g.fn != 0 {

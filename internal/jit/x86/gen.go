@@ -255,6 +255,8 @@ func (g *generator) op(i int) {
 			g.mapCell(o)
 		case bpf.HelperRingbufOutput:
 			g.ringOutput(o)
+		case bpfasm.FnKtimeGetNs:
+			g.callRuntime(g.env.Runtime.clock)
 		}
 	}
 }

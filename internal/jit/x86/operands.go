@@ -190,7 +190,7 @@ func (o *op) atomicOperands() {
 
 func (u *unit) callOperands(o *op) error {
 	switch o.in.Helper() {
-	case bpf.HelperGetCurrentPidTgid:
+	case bpf.HelperGetCurrentPidTgid, bpfasm.FnKtimeGetNs:
 		o.defs = reg(bpfasm.R0)
 	case bpf.HelperExit:
 		o.temps = vars(temp1)

@@ -6,6 +6,8 @@ import (
 	"math/rand/v2"
 	"testing"
 
+	bpfasm "github.com/cilium/ebpf/asm"
+
 	"trapless/internal/abi"
 	asm "trapless/internal/asm/x86"
 	"trapless/internal/bpf"
@@ -367,4 +369,48 @@ func TestStackDepth(t *testing.T) {
 		}
 	}
 	t.Logf("at most %d bytes were used", deepest)
+}
+
+// The clock shows what was published last, moved on by the counter.
+func TestClock(t *testing.T) {
+	v, err := bpf.Trust(&bpf.Program{Name: "clock", Input: bpf.Input{Memory: true},
+		Insns: bpfasm.Instructions{bpfasm.FnKtimeGetNs.Call(), bpfasm.Return()}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, at := range []abi.Addr{arenaNear, arenaFar} {
+		h := newHarness(t, at, testConfig)
+		now := func() uint64 {
+			t.Helper()
+			n, err := h.callFunction(v, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return n
+		}
+		put := func(copy int, tsc, ns, mult uint64) {
+			for i, w := range []uint64{tsc, ns, mult} {
+				h.putWord(abi.HdrClock+8+uint64(copy)*abi.ClockSize+8*uint64(i), w)
+			}
+		}
+		if n := now(); n != 0 {
+			t.Errorf("without a clock it is %d", n)
+		}
+		put(1, ^uint64(0)>>1, 42, 1<<32) // the counter is behind
+		h.putWord(abi.HdrClock, 1)
+		if n := now(); n != 42 {
+			t.Errorf("at the time that was published it is %d, not 42", n)
+		}
+		put(0, 0, 1000, 1<<32)
+		h.putWord(abi.HdrClock, 2)
+		ticks := now() - 1000
+		if later := now() - 1000; later <= ticks {
+			t.Errorf("the counter goes from %d to %d", ticks, later)
+		}
+		put(1, 0, 0, 1<<31)
+		h.putWord(abi.HdrClock, 3)
+		if half := now(); half < ticks/2 || half > ticks {
+			t.Errorf("half a nanosecond a tick makes %d of %d", half, ticks)
+		}
+	}
 }

@@ -19,6 +19,7 @@ type Runtime struct {
 	slot  abi.Addr   // () slot's address; ZF: it is the shared slot
 	cells []abi.Addr // by map, hashes only: (key or address of the key, slot) cell; ZF: null
 	ring  abi.Addr   // (address of the data, size, slot) 0 or -EAGAIN
+	clock abi.Addr   // () CLOCK_MONOTONIC in nanoseconds
 }
 
 // NewRuntime compiles the routines for the address base. Env.Runtime is not
@@ -44,6 +45,8 @@ func NewRuntime(base abi.Addr, env *Env) ([]byte, *Runtime, error) {
 			r.longCell(ml)
 		}
 	}
+	rt.clock = r.begin()
+	r.clock()
 	if env.Layout.RingSize != 0 {
 		rt.ring = r.begin()
 		r.ring()

@@ -449,7 +449,7 @@ func (u *unit) hasEffect(o *op, stackOut *byteSet) bool {
 		return stackOut.intersects(p.Off+o.in.Off, o.in.Size) || o.defs&o.liveOut != 0
 	case bpf.CallHelper:
 		switch o.in.Helper() {
-		case bpf.HelperGetCurrentPidTgid:
+		case bpf.HelperGetCurrentPidTgid, bpfasm.FnKtimeGetNs:
 		case bpf.HelperMapCell:
 			// A hash enters the key.
 			if o.key.ml.Kind == abi.PerSlotHash || o.target >= 0 {

@@ -1,0 +1,4 @@
+package tsc
+
+// Counter is the time stamp counter.
+func Counter() uint64
