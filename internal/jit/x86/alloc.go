@@ -92,6 +92,9 @@ func (a *allocator) constrain(o *op) {
 		a.constrainCall(o)
 		return
 	}
+	if o.in.Kind == bpf.Exit && o.fn != 0 { // the result is there when the caller's values come back
+		a.separate(variable(bpfasm.R0), a.funcs[o.fn].saves)
+	}
 	here := o.liveIn | o.liveOut | o.uses | o.defs
 	a.used |= o.uses | o.defs | o.temps
 	for v := variable(0); v < numVars; v++ {
