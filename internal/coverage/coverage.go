@@ -2,7 +2,7 @@
 // It plans the sites of a file as a session would plan them in a process, each
 // as if it were the only one, and sums up tactics, refusals and costs. It takes
 // an io.ReaderAt and touches no process, so the one thing it cannot know is
-// whether a target has free addresses for the detours: it assumes them.
+// which addresses a target has free: it assumes the usual ones.
 package coverage
 
 import (
@@ -61,6 +61,8 @@ func File(ctx context.Context, name string, r io.ReaderAt, size int64, sites Sit
 	if m.Image, err = image.New(r, size); err != nil {
 		return nil, err
 	}
+	var space *plan.Space
+	m.Bias, space = typical(m.Image)
 	if m.Funcs, err = m.Image.Functions(); err != nil {
 		return nil, err
 	}
@@ -68,10 +70,12 @@ func File(ctx context.Context, name string, r io.ReaderAt, size int64, sites Sit
 	if err != nil {
 		return nil, err
 	}
+	link(funcs)
 	facts, err := m.Facts()
 	if err != nil {
 		return nil, err
 	}
+	facts.Space = space
 	c := &counter{facts: facts, Result: Result{File: name, Sites: sites,
 		ByTactic: map[plan.Tactic]int{}, Refused: map[plan.Reason]int{}}}
 	for i, f := range funcs {
@@ -103,6 +107,15 @@ func describe(m *elfplan.Module) ([]*plan.Func, error) {
 	return funcs, m.FindEntries(funcs)
 }
 
+// link tells each function which one lies right behind it.
+func link(funcs []*plan.Func) {
+	for i, f := range funcs[:max(len(funcs)-1, 0)] {
+		if next := funcs[i+1]; next.Start == f.End()+abi.Addr(len(f.Pad)) {
+			f.Next = next
+		}
+	}
+}
+
 // counter sums up.
 type counter struct {
 	Result
@@ -130,6 +143,9 @@ func (c *counter) function(f *plan.Func, next abi.Addr) {
 		c.planned++
 		c.ByTactic[w.Tactic]++
 		c.bytes += w.RelocatedSize()
+		if w.Host != nil {
+			c.bytes += w.Host.RelocatedSize()
+		}
 	}
 	c.took += time.Since(began)
 }
@@ -148,7 +164,7 @@ func (c *counter) wanted(f *plan.Func) func(at abi.Addr, in insn.Inst) bool {
 
 func (c *counter) result() *Result {
 	if c.N > 0 {
-		c.TrapFree = float64(c.planned) / float64(c.N)
+		c.TrapFree = float64(c.planned-c.ByTactic[plan.Trap]) / float64(c.N)
 		c.PlanNS = float64(c.took.Nanoseconds()) / float64(c.N)
 	}
 	if c.planned > 0 {

@@ -10,18 +10,46 @@ import (
 // alignment of detours where the window leaves the choice: a fetch block.
 const alignment = 16
 
+// need is what a byte of rel32 must be.
+type need struct {
+	kind  needKind
+	value byte
+}
+
+type needKind uint8
+
+const (
+	anyByte needKind = iota
+	trapByte
+	thisByte // value
+)
+
 // jumpBase is the address from which the window's rel32 counts.
 func (w *Window) jumpBase() abi.Addr {
-	if w.Call {
+	switch {
+	case w.Call:
 		return w.End()
+	case w.Cave != 0:
+		return w.Cave + jmpLen
 	}
 	return w.Start + jmpLen
 }
 
+// NeedsBoard reports whether the window may jump to so few addresses that a
+// springboard is needed there.
+func (w *Window) NeedsBoard() bool {
+	return slices.ContainsFunc(w.need[:], func(n need) bool { return n.kind == thisByte })
+}
+
 // firstIn is the first place for size bytes in a range that the window allows
-// and that is in its reach.
+// and from which its instructions have everything in reach.
 func (w *Window) firstIn(r abi.Range, size int) (abi.Addr, bool) {
-	r = intersect(r, w.reach)
+	return w.firstAllowed(intersect(r, w.reach), size)
+}
+
+// firstAllowed is the first place for size bytes in a range that the window
+// allows.
+func (w *Window) firstAllowed(r abi.Range, size int) (abi.Addr, bool) {
 	if r.Len() < uint64(size) {
 		return 0, false
 	}
@@ -86,7 +114,17 @@ func (w *Window) fits(i int, v byte) bool {
 	if i == 3 {
 		v ^= sign
 	}
-	return !w.need[i] || trapping[v]
+	return w.need[i].allows(v)
+}
+
+func (n need) allows(v byte) bool {
+	switch n.kind {
+	case trapByte:
+		return trapping[v]
+	case thisByte:
+		return v == n.value
+	}
+	return true
 }
 
 // raise is the smallest value above v that digit i may have.
@@ -99,22 +137,11 @@ func (w *Window) raise(i int, v byte) (byte, bool) {
 	return 0, false
 }
 
+// least is the smallest value that digit i may have.
 func (w *Window) least(i int) byte {
-	switch {
-	case !w.need[i]:
+	if w.fits(i, 0) {
 		return 0
-	case i == 3:
-		return leastTop
 	}
-	return leastTrap
+	v, _ := w.raise(i, 0) // there is one: each kind of need allows some byte
+	return v
 }
-
-// leastTrap is the smallest trapping byte, leastTop the smallest as the top
-// digit.
-var leastTrap, leastTop = func() (byte, byte) {
-	var tops []byte
-	for _, b := range Traps {
-		tops = append(tops, b^sign)
-	}
-	return slices.Min(Traps[:]), slices.Min(tops)
-}()

@@ -300,7 +300,7 @@ func TestNoKnownJumpIsMissed(t *testing.T) {
 	windows := 0
 	for _, f := range m.funcs {
 		f.InboundKnown = true
-		got, _ := Analyze(f, []abi.Addr{f.Start}, &Facts{FaultsDefault: true})
+		got, _ := Analyze(f, []abi.Addr{f.Start}, &Facts{FaultsDefault: true, Costliest: Earlier})
 		for _, w := range got {
 			windows++
 			for a := w.Start + 1; a < w.End(); a++ {

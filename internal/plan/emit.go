@@ -14,14 +14,23 @@ import (
 type PCPair struct {
 	Orig  abi.Addr
 	Moved abi.Addr // the instruction itself
-	Entry abi.Addr // where a thread goes on that arrives at Orig: at the site's programs if Orig is one, else Moved
+	// Entry is where a thread goes on that arrives at Orig: at the site's
+	// programs if Orig is one, else at Moved. It is 0 in a second pair of the
+	// same instruction.
+	Entry abi.Addr
+	// Pushed: at Moved, a call has pushed its return address already. Before
+	// the call the stack pointer was 8 higher.
+	Pushed bool
 }
 
 // RelocatedSize is the number of bytes that Emit will emit besides programs; it
 // does not depend on the address.
 func (w *Window) RelocatedSize() int {
+	if w.Bare {
+		return 0
+	}
 	if w.Call {
-		return jmpLen
+		return reloc.CalleeJumpSize(w.Insts[0].Inst) + lateEntryLen
 	}
 	last := w.Insts[len(w.Insts)-1]
 	n := last.Moved + movedSize(last)
@@ -45,6 +54,9 @@ func (w *Window) EmitRelocated(a *asm.Asm) ([]PCPair, error) {
 // and to the programs before it; one to its start goes there, because that is a
 // hit.
 func (w *Window) Emit(a *asm.Asm, program func(i int) error) ([]PCPair, error) {
+	if w.Bare {
+		return nil, nil
+	}
 	m := &mover{Asm: a, w: w, program: program, entries: make([]abi.Addr, len(w.Insts))}
 	for range w.Insts {
 		m.marks = append(m.marks, a.NewLabel())
@@ -57,11 +69,28 @@ func (w *Window) Emit(a *asm.Asm, program func(i int) error) ([]PCPair, error) {
 	if err := m.programs(len(w.Insts)); err != nil {
 		return nil, err
 	}
-	if w.fallsOut() && !w.Call {
+	switch {
+	case w.Call:
+		m.lateEntry()
+	case w.fallsOut():
 		a.JmpAddr(w.End())
 	}
 	return m.pairs, nil
 }
+
+// lateEntry is the entry of a call's detour for a thread that comes to the call
+// by a trap: its return address has not been pushed.
+func (m *mover) lateEntry() {
+	m.pairs[0].Entry = m.PC()
+	ret := m.NewLabel()
+	m.PushM(asm.AtLabel(ret))
+	m.JmpAddr(m.entries[0])
+	m.Bind(ret)
+	m.Quad(uint64(m.w.End()))
+}
+
+// lateEntryLen is what lateEntry emits, in bytes.
+const lateEntryLen = 6 + jmpLen + 8
 
 // mover emits one window.
 type mover struct {
@@ -96,11 +125,10 @@ func (m *mover) inst(k int) error {
 		return err
 	}
 	from, to := m.w.Start+abi.Addr(in.Off), m.PC()
-	target, _ := in.Target(from)
-	if m.w.Call {
-		m.JmpAddr(target)
-		return nil
+	if in.Branch == insn.BranchCall || in.Branch == insn.BranchCallInd {
+		return m.call(k, from, to)
 	}
+	target, _ := in.Target(from)
 	inside := m.w.instAt(target)
 	if inside > 0 && inside <= k {
 		target = m.entries[inside]
@@ -118,7 +146,29 @@ func (m *mover) inst(k int) error {
 	} else {
 		m.Raw(code...)
 	}
-	m.pairs = append(m.pairs, PCPair{from, to, m.entries[k]})
+	m.pairs = append(m.pairs, PCPair{from, to, m.entries[k], false})
+	return nil
+}
+
+// call emits the jump of a call that was made already, or a call that is made
+// here with the return address of the original.
+func (m *mover) call(k int, from, to abi.Addr) error {
+	in := m.w.Insts[k]
+	move := reloc.EmulateCall
+	if m.w.Call {
+		move = reloc.CalleeJump
+	}
+	code, err := move(in.Inst, m.w.Old[in.Off:], from, to)
+	if err != nil {
+		return fmt.Errorf("call at %v: %w", from, err)
+	}
+	m.Raw(code...)
+	if m.w.Call {
+		m.pairs = append(m.pairs, PCPair{from, to, m.entries[k], true})
+		return nil
+	}
+	jump := to + abi.Addr(len(code)-8-reloc.CalleeJumpSize(in.Inst))
+	m.pairs = append(m.pairs, PCPair{from, to, m.entries[k], false}, PCPair{from, jump, 0, true})
 	return nil
 }
 
@@ -150,6 +200,9 @@ func movedSize(in Inst) int {
 	if isBreakpointPad(in) {
 		return 0
 	}
+	if reloc.CanEmulate(in.Inst) {
+		return reloc.EmulateCallSize(in.Inst)
+	}
 	n, err := reloc.Size(in.Inst)
 	if err != nil {
 		panic("BUG: plan: a window holds an instruction that cannot be moved: " + err.Error())
@@ -163,7 +216,7 @@ func isBreakpointPad(in Inst) bool { return in.Pad && in.Branch == insn.BranchTr
 // fallsOut reports whether control can leave the window at its end.
 func (w *Window) fallsOut() bool {
 	last := w.Insts[len(w.Insts)-1]
-	return !isBreakpointPad(last) && last.Branch.Falls()
+	return !isBreakpointPad(last) && last.Branch.Falls() && !reloc.CanEmulate(last.Inst)
 }
 
 // margin is more than any instruction's length, moved or not.

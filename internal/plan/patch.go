@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math"
+	"slices"
 
 	"trapless/internal/abi"
 	"trapless/internal/reloc"
@@ -20,8 +21,11 @@ var Traps = [...]byte{
 }
 
 const (
-	jmpLen     = 5 // jmp rel32, the shortest window
+	jmpLen     = 5 // jmp rel32
+	shortLen   = 2 // jmp rel8
 	opJmp      = 0xe9
+	opJmpShort = 0xeb
+	opCall     = 0xe8
 	breakpoint = 0xcc
 )
 
@@ -48,7 +52,7 @@ func (w *Window) Allows(detour abi.Addr) bool {
 		return false
 	}
 	for i, need := range w.need {
-		if need && !trapping[byte(rel>>(8*i))] {
+		if !need.allows(byte(rel >> (8 * i))) {
 			return false
 		}
 	}
@@ -62,44 +66,92 @@ func (w *Window) rel(detour abi.Addr) int64 { return int64(detour - w.jumpBase()
 // that everything that it refers to is in its reach.
 func (w *Window) Reach() abi.Range { return w.reach }
 
-// Patch is the change that sends the window to the detour. It fails if the
-// window does not allow that address.
-func (w *Window) Patch(detour abi.Addr) (Patch, error) {
-	if !w.Allows(detour) {
+// Patch is the change that sends the window to the detour, or to the springboard
+// that leads there; and the window's guests, in their order, to theirs. It fails
+// if the window does not allow that address.
+func (w *Window) Patch(detour abi.Addr, guests ...abi.Addr) (Patch, error) {
+	p := Patch{Addr: w.Start, Old: slices.Clone(w.Old)}
+	var err error
+	switch {
+	case w.Bare:
+		p.New = slices.Clone(w.Old)
+	case w.Boosted:
+		p.New = slices.Clone(w.Old)
+		for _, s := range w.Sites {
+			p.New[s.Addr-w.Start] = breakpoint
+		}
+		return p, nil
+	case !w.Allows(detour):
 		return Patch{}, refuse(w.Site, NoSpringboard, "%v is no address that the window of %d bytes at %v can jump to",
 			detour, w.Len, w.Start)
-	}
-	p := Patch{Addr: w.Start, Old: append([]byte(nil), w.Old...)}
-	if w.Call {
-		call, err := reloc.RetargetCall(w.Insts[0].Inst, w.Old, w.Start, detour)
-		if err != nil {
+	case w.Call:
+		if p.New, err = reloc.RetargetCall(w.Insts[0].Inst, w.Old, w.Start, detour); err != nil {
 			return Patch{}, fmt.Errorf("call at %v: %w", w.Site, err)
 		}
-		p.New = call
 		return p, nil
+	case w.Cave != 0:
+		p.New = []byte{opJmpShort, byte(w.Cave - w.Start - shortLen)}
+	default:
+		p.New = jump(w.rel(detour))
 	}
-	p.New = append(p.New, opJmp)
-	p.New = binary.LittleEndian.AppendUint32(p.New, uint32(w.rel(detour)))
 	for len(p.New) < w.Len {
 		p.New = append(p.New, breakpoint)
 	}
+	p.New = p.New[:w.Len]
+	for i, g := range w.Guests {
+		if guests[i] == 0 {
+			continue
+		}
+		copy(p.New[g.Cave-w.Start:], jump(g.rel(guests[i])))
+	}
 	return p, nil
+}
+
+// jump is jmp rel32.
+func jump(rel int64) []byte {
+	return binary.LittleEndian.AppendUint32([]byte{opJmp}, uint32(rel))
 }
 
 // Boundaries are the offsets of the instructions that start inside the window.
 func (w *Window) Boundaries() []int {
 	var offs []int
-	for _, in := range w.Insts[1:] {
-		offs = append(offs, in.Off)
+	for i, in := range w.Insts {
+		if i > 0 || w.Bare {
+			offs = append(offs, in.Off)
+		}
 	}
 	return offs
 }
 
-// setNeed derives the constraints on rel32 from the boundaries.
-func (w *Window) setNeed() {
-	for _, off := range w.Boundaries() {
-		if off < jmpLen {
-			w.need[off-1] = true
+// setNeed derives the constraints on rel32: bytes at boundaries trap, and bytes
+// behind a window of less than five are what they are. text is the function's.
+func (w *Window) setNeed(text []byte) {
+	if w.Boosted || w.Call {
+		return
+	}
+	from, jumps := w, w.Start
+	if w.Cave != 0 {
+		from, jumps = w.Host, w.Cave
+	}
+	for _, off := range from.Boundaries() {
+		if d := int(from.Start-jumps) + off; d > 0 && d < jmpLen && !from.Bare {
+			w.need[d-1].kind = trapByte
+		}
+	}
+	for d := w.Len; d < jmpLen && w.Cave == 0; d++ {
+		w.need[d-1] = need{thisByte, text[int(w.Start-w.Func.Start)+d]}
+	}
+}
+
+// Follow tells a window what the patches of those Behind it write: its jump ends
+// in their bytes.
+func (w *Window) Follow(behind []Patch) {
+	for _, p := range behind {
+		for d := w.Len; d < jmpLen; d++ {
+			at := w.Start + abi.Addr(d)
+			if at >= p.Addr && at < p.Addr+abi.Addr(len(p.New)) {
+				w.need[d-1].value = p.New[at-p.Addr]
+			}
 		}
 	}
 }

@@ -118,7 +118,8 @@ func TestEmitRelocated(t *testing.T) {
 		{"branch out", "7405 4889e5 c3 9090909090 c3", "0f84 010000f0 4889e5 e9f7ffffef"},
 		{"branch inside", "7401 90 4889e5 c3 9090", "0f84 01000000 90 4889e5 e9f7ffffef"},
 		{"branch to the site", "4889e5 75fb 4889ec c3", "4889e5 0f85 f7ffffef e9f7ffffef"},
-		{"call", "e800010000 c3", "e9000100f0"},
+		{"call", "e800010000 c3", "e9000100f0 ff3505000000 e9f0ffffff 0510005555550000"},
+		{"call through memory", "ff1500010000 c3", "ff25000100f0 ff3505000000 e9efffffff 0610005555550000"},
 		{"tail jump", "e900010000", "e9000100f0"},
 	}
 	for _, row := range rows {
@@ -139,7 +140,7 @@ func TestPCPairs(t *testing.T) {
 	w := windowAt(t, "7401 90 4889e5 c3 9090", 0)
 	const at abi.Addr = base + 0x10000000
 	pairs, err := w.EmitRelocated(asm.New(at))
-	want := []PCPair{{base, at, at}, {base + 2, at + 6, at + 6}, {base + 3, at + 7, at + 7}}
+	want := []PCPair{{base, at, at, false}, {base + 2, at + 6, at + 6, false}, {base + 3, at + 7, at + 7, false}}
 	if err != nil || !slices.Equal(pairs, want) {
 		t.Errorf("%v, %v; want %v", pairs, err, want)
 	}

@@ -37,6 +37,8 @@
 package plan
 
 import (
+	"slices"
+
 	"trapless/internal/abi"
 	asm "trapless/internal/asm/x86"
 	insn "trapless/internal/insn/x86"
@@ -64,6 +66,10 @@ type Func struct {
 	// InboundKnown says that Inbound is complete. Without it, windows of
 	// several instructions need trap handlers.
 	InboundKnown bool
+	// Next is the function right behind Pad, nil if that is not known. Its first
+	// instructions may be moved out for a site at this one's end. Windows of two
+	// functions may therefore overlap: see Conflicts.
+	Next *Func
 }
 
 // End is the address behind the body.
@@ -98,6 +104,12 @@ type Facts struct {
 	FaultsMapped bool
 	// NoTouch are ranges that no patch may overlap.
 	NoTouch []NoTouch
+	// Space tells which addresses are free, for tactics that need certain ones.
+	// Without it they count as free.
+	Space *Space
+	// Costliest is the last tactic, in the order of Tactics, that may be used;
+	// empty stands for all.
+	Costliest Tactic
 }
 
 // NoTouch is a range that no patch may overlap, and why.
@@ -117,7 +129,25 @@ const (
 	// Earlier: the window starts at an earlier instruction of the same block,
 	// and the programs run just before the site's own.
 	Earlier Tactic = "earlier"
+	// Pun: fewer than five bytes are written, and those behind them serve as
+	// the end of the jump just as they are. A springboard lies where it leads.
+	Pun Tactic = "pun"
+	// Short: a jump of two bytes leads to one of five in padding near by.
+	Short Tactic = "short"
+	// Evict: other instructions near by move out to make room for that jump.
+	Evict Tactic = "evict"
+	// Trap: a breakpoint, whose handler goes on at the detour. Each hit costs
+	// some microseconds.
+	Trap Tactic = "trap"
 )
+
+// Tactics are all of them in the order in which they are tried.
+var Tactics = []Tactic{Single, Multiple, Earlier, Pun, Short, Evict, Trap}
+
+// allows reports whether a tactic may be used.
+func (f *Facts) allows(t Tactic) bool {
+	return f.Costliest == "" || slices.Index(Tactics, t) <= slices.Index(Tactics, f.Costliest)
+}
 
 // MaxLen is the greatest length of a window in bytes.
 const MaxLen = 24
@@ -127,20 +157,36 @@ const MaxLen = 24
 type Window struct {
 	Func   *Func
 	Start  abi.Addr // first byte of the window
-	Len    int      // bytes, at least five and at most MaxLen
+	Len    int      // bytes, at most MaxLen; less than five for the tactics pun, short, evict and trap
 	Tactic Tactic   // of the first site
 	Insts  []Inst   // the whole window, without gaps
 	Old    []byte   // what the target's bytes must be
 
-	// Call: the site is a direct call. The patch changes its target only, so
-	// at the detour the return address has been pushed already: the stack
-	// pointer at the site was 8 higher. The relocated code is a jump to the
-	// callee.
+	// Call: the site is a call, and remains one to another target, so at the
+	// detour the return address has been pushed already: the stack pointer at
+	// the site was 8 higher. The relocated code is a jump to the callee.
 	Call bool
 
-	// Sites are the places in the window where programs run, ascending, at
-	// least one.
+	// Sites are the places in the window where programs run, ascending. There
+	// is none in a window that only makes room for others (Guests).
 	Sites []Site
+
+	// Cave is where the window's jump of five bytes lies, if not at Start, and
+	// Host the window that has it among its bytes. Host must be in place before
+	// this one, and for as long.
+	Cave abi.Addr
+	Host *Window
+	// Guests are the windows whose caves lie in this one.
+	Guests []*Window
+	// Bare: the window is padding that nothing runs. It has no detour, but
+	// guests.
+	Bare bool
+	// Behind are the windows whose bytes are the end of this one's jump,
+	// ascending. They must be in place before this one, and for as long.
+	Behind []*Window
+	// Before is the window whose jump ends in the bytes of this one's: the two
+	// springboards must be picked together (Space.PickBoards).
+	Before *Window
 
 	// What follows is that of the first site, for windows that have one alone.
 
@@ -155,8 +201,12 @@ type Window struct {
 	// such jump costs a trap.
 	Slow []abi.Addr
 
-	need  [4]bool // bytes of rel32, lowest first, that must be one of Traps
-	reach abi.Range
+	// Boosted: breakpoints at the sites lead to the detour, by their handler.
+	Boosted bool
+
+	noTraps string  // why no breakpoint may be here, "" if one may
+	need    [4]need // what the bytes of rel32, lowest first, must be
+	reach   abi.Range
 }
 
 // Site is a place in a window where programs run.
@@ -189,6 +239,20 @@ type Inst struct {
 
 // End is the address behind the window, where the relocated code jumps back to.
 func (w *Window) End() abi.Addr { return w.Start + abi.Addr(w.Len) }
+
+// Extent is the window's bytes and those behind it that its jump ends in: no other
+// patch may change them that the window does not know (Behind).
+func (w *Window) Extent() abi.Range {
+	r := w.Range()
+	switch {
+	case w.Boosted || w.Bare || w.Call:
+	case w.Cave != 0:
+		r.End = max(r.End, w.Start+shortLen)
+	default:
+		r.End = max(r.End, w.Start+jmpLen)
+	}
+	return r
+}
 
 // Range is the window's bytes.
 func (w *Window) Range() abi.Range { return abi.Range{Start: w.Start, End: w.End()} }

@@ -4,16 +4,14 @@ import (
 	"trapless/internal/abi"
 )
 
-// checkUse applies the rules for windows that have an inside.
+// checkUse applies the rules for windows that have an inside. (A fault, of a
+// moved instruction or not, kills where its signal is blocked.)
 func (p *Planner) checkUse(w *Window) *Refusal {
 	if p.blocked == "" {
 		return nil
 	}
 	if len(w.Insts) > 1 {
 		return refuse(w.Site, BlockedSignals, "%s: %s; a window of several instructions needs signals", p.f.Name, p.blocked)
-	}
-	if in := w.Insts[0]; in.Effects().CanFault() {
-		return refuse(w.Site, BlockedSignals, "%s: %s, and %s may fault", p.f.Name, p.blocked, in.Mnemonic())
 	}
 	return nil
 }

@@ -49,6 +49,7 @@ type Space struct {
 	config  SpaceConfig
 	free    []abi.Range // outside of all mappings and regions, ascending
 	regions []*region
+	boards  []*region // pages of springboards
 }
 
 // region is a stretch reserved for detours.
@@ -147,9 +148,15 @@ func (s *Space) Regions() []abi.Range {
 	return all
 }
 
-// Pick reserves size bytes at an address that the window allows and from which
-// everything that its instructions refer to is in reach.
+// Pick reserves size bytes for a detour at an address that the window allows, if
+// it needs no springboard, and from which everything that its instructions refer
+// to is in reach.
 func (s *Space) Pick(w *Window, size int) (abi.Addr, *Refusal) {
+	if w.NeedsBoard() {
+		loose := *w
+		loose.need = [4]need{}
+		w = &loose
+	}
 	if at, r := s.bestFit(w, size); r != nil {
 		r.take(at, size)
 		return at, nil
@@ -317,6 +324,9 @@ func (w *Window) slots() []abi.Range {
 	if w.Start < 1<<32 {
 		tops = slices.Concat(topsAbove, topsBelow)
 	}
+	if n := w.need[3]; n.kind == thisByte {
+		tops = []int{int(int8(n.value))}
+	}
 	from := w.jumpBase()
 	var slots []abi.Range
 	for _, top := range tops {
@@ -325,7 +335,7 @@ func (w *Window) slots() []abi.Range {
 			slots = append(slots, abi.Range{Start: abi.Addr(start), End: abi.Addr(start) + slotSize})
 		}
 	}
-	if !w.need[3] {
+	if w.need[3].kind == anyByte {
 		slots = append(slots, w.reach)
 	}
 	return slots

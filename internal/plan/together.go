@@ -16,7 +16,9 @@ func (p *Planner) Alone(site abi.Addr) (*Window, *Refusal) {
 	}
 	w, r := p.window(site, i, 0)
 	if r != nil {
-		return nil, r
+		if w, r = p.cramped(newClaims(p, nil), site, i, r); r != nil {
+			return nil, r
+		}
 	}
 	p.finish(w)
 	return w, nil
@@ -24,6 +26,20 @@ func (p *Planner) Alone(site abi.Addr) (*Window, *Refusal) {
 
 // Together plans several sites, as Analyze describes it.
 func (p *Planner) Together(sites []abi.Addr) ([]*Window, []*Refusal) {
+	windows, refusals := p.roomy(sites)
+	if len(refusals) > 0 {
+		windows, refusals = p.crampedSites(windows, refusals)
+	}
+	for _, w := range windows {
+		if w.Func == p.f { // the next function's is finished
+			p.finish(w)
+		}
+	}
+	return windows, refusals
+}
+
+// roomy plans the sites for which there are windows of five bytes and more.
+func (p *Planner) roomy(sites []abi.Addr) ([]*Window, []*Refusal) {
 	sites = slices.Clone(sites)
 	slices.Sort(sites)
 	var windows []*Window
@@ -40,9 +56,6 @@ func (p *Planner) Together(sites []abi.Addr) ([]*Window, []*Refusal) {
 		case w != last:
 			windows = append(windows, w)
 		}
-	}
-	for _, w := range windows {
-		p.finish(w)
 	}
 	return windows, refusals
 }
@@ -89,10 +102,10 @@ func (p *Planner) behind(w *Window) int {
 func (p *Planner) window(site abi.Addr, i, floor int) (*Window, *Refusal) {
 	var w *Window
 	var r *Refusal
-	if reloc.IsPlainCall(p.insts[i]) {
+	if reloc.CanRetarget(p.insts[i]) {
 		w, r = p.callWindow(site, i)
 	} else {
-		w, r = p.build(site, i, i)
+		w, r = p.build(site, i, i, jmpLen)
 	}
 	if r == nil {
 		p.addSite(w, site, i, 0)
@@ -114,7 +127,7 @@ func (p *Planner) window(site abi.Addr, i, floor int) (*Window, *Refusal) {
 func (p *Planner) earlier(site abi.Addr, i, floor int) *Window {
 	end := p.at[i] + int(p.insts[i].Len)
 	for j := i - 1; j >= floor && p.runsOn(j); j-- {
-		if w, r := p.build(site, j, i); r == nil {
+		if w, r := p.build(site, j, i, jmpLen); r == nil {
 			return w
 		}
 		if end-p.at[j] >= jmpLen {
@@ -131,7 +144,7 @@ func (p *Planner) before(site abi.Addr, i, floor int) *Window {
 	}
 	for j := i - 1; j >= floor && p.runsOn(j); j-- {
 		if p.at[i]-p.at[j] >= jmpLen {
-			if w, r := p.build(site, j, i-1); r == nil && w.End() == site {
+			if w, r := p.build(site, j, i-1, jmpLen); r == nil && w.End() == site {
 				return w
 			}
 			return nil
@@ -167,10 +180,10 @@ func (p *Planner) extend(w *Window, site abi.Addr, i int) bool {
 			return false
 		}
 	}
-	longer, r := p.build(site, start, i)
+	longer, r := p.build(site, start, i, jmpLen)
 	k := i - start
 	if r != nil && p.oneWayTo(i) {
-		longer, r = p.build(site, start, i-1)
+		longer, r = p.build(site, start, i-1, jmpLen)
 	}
 	if r != nil || longer.Len > MaxLen {
 		return false
@@ -180,21 +193,24 @@ func (p *Planner) extend(w *Window, site abi.Addr, i int) bool {
 	return true
 }
 
-// callWindow makes the window of a direct call, whose target alone changes.
+// callWindow makes the window of a call that remains one.
 func (p *Planner) callWindow(site abi.Addr, i int) (*Window, *Refusal) {
 	w := &Window{Func: p.f, Site: site, Start: site, Len: int(p.insts[i].Len), Call: true,
 		Insts: []Inst{{Inst: p.insts[i]}}}
 	if p.isTwofold(i) {
 		return nil, p.refuseTwofold(w, i)
 	}
+	if r := p.checkFaults(w, i); r != nil {
+		return nil, r
+	}
 	return w, p.checkRange(w)
 }
 
-// build makes the window that starts at the instruction with index start and
-// holds the one with index last. Refusals are about the site.
-func (p *Planner) build(site abi.Addr, start, last int) (*Window, *Refusal) {
+// build makes the window that starts at the instruction with index start, holds
+// the one with index last, and has least bytes. Refusals are about the site.
+func (p *Planner) build(site abi.Addr, start, last, least int) (*Window, *Refusal) {
 	w := &Window{Func: p.f, Site: site, Start: p.addr(p.at[start])}
-	r := p.take(w, start, last)
+	r := p.take(w, start, last, least)
 	if r == nil {
 		r = p.checkEntries(w)
 	}
@@ -220,14 +236,30 @@ func (w *Window) instAt(a abi.Addr) int {
 	return slices.IndexFunc(w.Insts, func(in Inst) bool { return w.Start+abi.Addr(in.Off) == a })
 }
 
-// finish derives what depends on the whole window.
+// finish derives what depends on the whole window, and on what is behind it.
 func (p *Planner) finish(w *Window) {
 	off := int(w.Start - p.f.Start)
 	w.Old = slices.Clone(p.text[off : off+w.Len])
-	w.setNeed()
+	w.setNeed(p.text)
 	w.setReach()
+	switch {
+	case p.blocked != "":
+		w.noTraps = p.blocked
+	case !p.facts.TrapsHandled:
+		w.noTraps = "there are no handlers for traps"
+	}
+	for _, other := range append(slices.Clone(w.Behind), w.Host) {
+		if other != nil && other.Old == nil {
+			p.finish(other)
+		}
+	}
+	if len(w.Sites) == 0 {
+		w.Site = w.Start
+		return
+	}
 	first := w.Sites[0]
 	switch {
+	case w.Tactic != "":
 	case first.Addr != w.Start:
 		w.Tactic = Earlier
 	case len(w.Insts) == 1:

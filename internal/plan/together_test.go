@@ -12,7 +12,7 @@ import (
 )
 
 func TestEarlier(t *testing.T) {
-	noTraps := Facts{FaultsDefault: true}
+	noTraps := Facts{FaultsDefault: true, Costliest: Earlier}
 	for _, r := range []row{
 		{name: "a return", code: "b801000000 c3", site: 5, facts: noTraps, tactic: Earlier, len: 6},
 		{name: "a return behind short ones", code: "4889f8 5b 5d c3", site: 5, facts: easy, tactic: Earlier, len: 6},
@@ -26,7 +26,7 @@ func TestEarlier(t *testing.T) {
 		{name: "past the site", code: "4889f8 5b 5d c3", site: 3, facts: easy, tactic: Earlier, len: 5},
 		{name: "before a call", code: "4883ec08 53 e800010000", site: 4, facts: easy, tactic: Earlier, len: 5},
 		{name: "too short before a call", code: "53 e800010000", site: 0, facts: easy, reason: CallInside},
-		{name: "not over what may fault", code: "488b4708 c3", site: 4, facts: Facts{TrapsHandled: true}, reason: TooShort},
+		{name: "not over what may fault", code: "488b4708 c3", site: 4, facts: Facts{TrapsHandled: true, Costliest: Earlier}, reason: TooShort},
 		{name: "unknown jumps, no traps", code: "5b 5b 5b 5b 5b ffe0", site: 5, facts: noTraps, reason: TooShort},
 	} {
 		f := function(r.code)
@@ -40,10 +40,10 @@ func TestEarlier(t *testing.T) {
 func TestEndOfAWindow(t *testing.T) {
 	for _, r := range []row{
 		{name: "an indirect call", code: "b801000000 ffd0 c3", site: 5, facts: easy, tactic: Earlier, len: 5},
-		{name: "a call through memory", code: "4883ec08 90 ff1500000000 c3", site: 5, facts: easy, tactic: Earlier, len: 5},
+		{name: "a call through memory", code: "4883ec08 90 ff5008 c3", site: 5, facts: easy, tactic: Earlier, len: 5},
 		{name: "a system call", code: "b827000000 0f05 c3", site: 5, facts: easy, tactic: Earlier, len: 5},
 		{name: "a trap", code: "90 b827000000 0f0b", site: 6, facts: easy, tactic: Earlier, len: 5},
-		{name: "what may fault", code: "b827000000 f7f1 c3", site: 5, facts: Facts{TrapsHandled: true}, tactic: Earlier, len: 5},
+		{name: "what may fault", code: "b827000000 f7f1 c3", site: 5, facts: Facts{TrapsHandled: true, Costliest: Earlier}, tactic: Earlier, len: 5},
 		{name: "a jump target", code: "7405 b827000000 0f05 c3", site: 7, facts: easy, reason: SyscallInside},
 		{name: "the jump lies in the window", code: "7403 4889c7 0f05 c3", site: 5, facts: easy, reason: SyscallInside},
 		{name: "its address is taken", code: "488d0505000000 b827000000 0f05 c3", site: 12, facts: easy, reason: SyscallInside},

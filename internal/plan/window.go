@@ -24,10 +24,13 @@ func Analyze(f *Func, sites []abi.Addr, facts *Facts) ([]*Window, []*Refusal) {
 type Planner struct {
 	*body
 	facts   *Facts
-	text    []byte   // the code and the padding behind it
+	text    []byte   // the code, the padding behind it, and the begin of the next function
+	own     int      // bytes of text without the next function's
+	next    *Planner // of the next function, read when first wanted
 	blocked string   // why signals are blocked here, "" if they are not
 	entry   abi.Addr // the function's EntrySite
 	useless *Refusal // of a function that makes no sense
+	pads    []stretch
 }
 
 // Prepare reads a function.
@@ -35,7 +38,12 @@ func Prepare(f *Func, facts *Facts) *Planner {
 	if r := checkFunc(f); r != nil {
 		return &Planner{body: &body{f: f}, useless: r}
 	}
-	return &Planner{body: read(f), facts: facts, text: slices.Concat(f.Code, f.Pad), blocked: blockedSignals(f), entry: f.EntrySite()}
+	text := slices.Concat(f.Code, f.Pad)
+	own := len(text)
+	if n := f.Next; n != nil && n.Start == f.End()+abi.Addr(len(f.Pad)) {
+		text = append(text, n.Code[:min(len(n.Code), MaxLen)]...)
+	}
+	return &Planner{body: read(f), facts: facts, text: text, own: own, blocked: blockedSignals(f), entry: f.EntrySite()}
 }
 
 func checkFunc(f *Func) *Refusal {
@@ -83,11 +91,11 @@ func (p *Planner) locate(site abi.Addr) (int, *Refusal) {
 }
 
 // take collects whole instructions from the one with index i on: at least up to
-// the one with index last, and until a jump fits.
-func (p *Planner) take(w *Window, i, last int) *Refusal {
-	for ; w.Len < jmpLen || i <= last; i++ {
+// the one with index last, and until there are least bytes.
+func (p *Planner) take(w *Window, i, last, least int) *Refusal {
+	for ; w.Len < least || i <= last; i++ {
 		if w.Len > 0 && !p.insts[i-1].Branch.Falls() {
-			return p.takePad(w, i)
+			return p.takePad(w, least)
 		}
 		if i == len(p.insts) {
 			return p.refuseEnd(w)
@@ -104,11 +112,11 @@ func (p *Planner) take(w *Window, i, last int) *Refusal {
 
 // takePad extends a window behind code that does not fall through, over no-ops
 // and breakpoints that nothing is known to reach.
-func (p *Planner) takePad(w *Window, i int) *Refusal {
+func (p *Planner) takePad(w *Window, least int) *Refusal {
 	start := int(w.Start - p.f.Start)
-	for w.Len < jmpLen {
+	for w.Len < least {
 		off := start + w.Len
-		in, err := insn.Decode(p.text[off:], insn.Mode64)
+		in, err := insn.Decode(p.text[off:p.own], insn.Mode64)
 		if err != nil || !isPadding(in) || p.mayBeEntry(off, in) {
 			return refuse(w.Site, TooShort, "there are %d bytes up to %v, where the code ends and no padding follows; a jump needs %d",
 				w.Len, p.addr(off), jmpLen)
@@ -155,6 +163,13 @@ func (p *Planner) checkInst(w *Window, i int) *Refusal {
 	if _, err := reloc.Size(in); err != nil {
 		return refuse(w.Site, reasonOf(err), "at %v, %s", at, detailOf(err))
 	}
+	return p.checkFaults(w, i)
+}
+
+// checkFaults refuses an instruction whose fault would show the target an
+// address in the detour.
+func (p *Planner) checkFaults(w *Window, i int) *Refusal {
+	in, at := p.insts[i], p.addr(p.at[i])
 	if in.Effects().CanFault() && !p.facts.FaultsDefault && !p.facts.FaultsMapped {
 		return refuse(w.Site, Faults, "%s at %v may fault, and the target handles SIGSEGV, SIGBUS or SIGFPE itself",
 			in.Mnemonic(), at)
