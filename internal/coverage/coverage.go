@@ -70,7 +70,6 @@ func File(ctx context.Context, name string, r io.ReaderAt, size int64, sites Sit
 	if err != nil {
 		return nil, err
 	}
-	link(funcs)
 	facts, err := m.Facts()
 	if err != nil {
 		return nil, err
@@ -104,16 +103,11 @@ func describe(m *elfplan.Module) ([]*plan.Func, error) {
 		}
 		funcs = append(funcs, f)
 	}
-	return funcs, m.FindEntries(funcs)
-}
-
-// link tells each function which one lies right behind it.
-func link(funcs []*plan.Func) {
-	for i, f := range funcs[:max(len(funcs)-1, 0)] {
-		if next := funcs[i+1]; next.Start == f.End()+abi.Addr(len(f.Pad)) {
-			f.Next = next
-		}
+	funcs, err := m.Link(funcs)
+	if err != nil {
+		return nil, err
 	}
+	return funcs, m.FindEntries(funcs)
 }
 
 // counter sums up.

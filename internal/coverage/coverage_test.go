@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	"trapless/internal/image"
+	"trapless/internal/plan"
 	"trapless/internal/testkit"
 )
 
@@ -74,7 +75,7 @@ func TestSumsAgree(t *testing.T) {
 		for _, n := range r.Refused {
 			refused += n
 		}
-		if r.N == 0 || planned+refused != r.N || r.TrapFree != float64(planned)/float64(r.N) || r.DetourBytes < 5 || r.PlanNS <= 0 {
+		if r.N == 0 || planned+refused != r.N || r.TrapFree != float64(planned-r.ByTactic[plan.Trap])/float64(r.N) || r.DetourBytes < 5 || r.PlanNS <= 0 {
 			t.Errorf("%s: %+v", sites, r)
 		}
 	}

@@ -78,7 +78,9 @@ func (t *Target) boundaries() []pair {
 	var out []pair
 	for _, d := range t.detours {
 		for _, p := range d.pairs {
-			out = append(out, pair{p.Orig, p.Entry}) // a hit where a site is, as if the jump were there
+			if p.Entry != 0 {
+				out = append(out, pair{p.Orig, p.Entry}) // a hit where a site is, as if the jump were there
+			}
 		}
 	}
 	return out
@@ -89,7 +91,11 @@ func (t *Target) faults() []pair {
 	var out []pair
 	for _, d := range t.detours {
 		for _, p := range d.pairs {
-			out = append(out, pair{p.Moved, p.Orig})
+			to := p.Orig
+			if p.Pushed {
+				to |= pushedFlag
+			}
+			out = append(out, pair{p.Moved, to})
 		}
 	}
 	return out
@@ -183,7 +189,7 @@ func (t *Target) apply(d *Detour) error {
 
 // checkText drops the detours whose window does not hold, byte for byte, what
 // was planned and what the file holds: another tracer has a breakpoint there,
-// or the target changes its own text.
+// or the target changes its own text. Those that need a dropped one go too.
 func (t *Target) checkText() ([]*plan.Refusal, error) {
 	maps, err := proc.ReadMaps(t.PID)
 	if err != nil {
@@ -191,21 +197,30 @@ func (t *Target) checkText() ([]*plan.Refusal, error) {
 	}
 	var refusals []*plan.Refusal
 	var good []*Detour
-	for _, d := range t.detours {
-		cur := make([]byte, len(d.patch.Old))
+	dropped := map[*plan.Window]bool{}
+	for _, d := range t.detours { // what others need comes first
+		cur := make([]byte, d.extent())
 		text, err := t.files.read(maps, d.patch.Addr, len(cur))
 		if err == nil {
 			err = t.mem.ReadAt(cur, d.patch.Addr)
 		}
+		var refusal *plan.Refusal
 		switch {
 		case errors.Is(err, ErrText):
-			refusals = append(refusals, refuseText(d, "%v", err))
+			refusal = refuseText(d, "%v", err)
 		case err != nil:
 			return nil, err
-		case !bytes.Equal(cur, d.patch.Old) || !bytes.Equal(text, cur):
-			refusals = append(refusals, refuseText(d, "memory holds % x there and the file % x: a breakpoint of another tracer, or code that changes itself", cur, text))
+		case !bytes.HasPrefix(cur, d.patch.Old) || !bytes.Equal(text, cur):
+			refusal = refuseText(d, "memory holds % x there and the file % x: a breakpoint of another tracer, or code that changes itself", cur, text)
+		case dropped[d.Window.Host] || slices.ContainsFunc(d.Window.Behind, func(w *plan.Window) bool { return dropped[w] }):
+			refusal = refuseText(d, "its jump needs bytes of another window, which hold something else than the file")
 		default:
 			good = append(good, d)
+			continue
+		}
+		dropped[d.Window] = true
+		if len(d.Window.Sites) > 0 {
+			refusals = append(refusals, refusal)
 		}
 	}
 	t.detours = good
@@ -225,7 +240,7 @@ func refuseText(d *Detour, format string, args ...any) *plan.Refusal {
 func (t *Target) neededSignals() []int {
 	var inside bool
 	for _, d := range t.detours {
-		inside = inside || len(d.Window.Insts) > 1 || !onePage(d.patch.Addr, len(d.patch.New))
+		inside = inside || len(d.Window.Insts) > 1 || d.Window.Boosted || !onePage(d.patch.Addr, len(d.patch.New))
 	}
 	fault := t.mayFault()
 	var need []int
@@ -267,7 +282,7 @@ func (t *Target) moveThreads() error {
 	inside := map[abi.Addr]abi.Addr{}
 	for _, d := range t.detours {
 		for _, p := range d.pairs {
-			if p.Orig != d.Window.Start {
+			if p.Orig != d.Window.Start && p.Entry != 0 && !d.Window.Boosted {
 				inside[p.Orig] = p.Entry
 			}
 		}
@@ -301,7 +316,7 @@ func (t *Target) restoreAll() error {
 		return err
 	}
 	var errs []error
-	for _, d := range t.detours {
+	for _, d := range slices.Backward(t.detours) { // a patch may depend on earlier ones
 		if d.entry >= 0 {
 			errs = append(errs, t.restore(maps, d))
 		}
@@ -402,7 +417,8 @@ func (t *Target) inDetours() (bool, error) {
 		return false, err
 	}
 	return slices.ContainsFunc(threads, func(th ptrace.Stopped) bool {
-		return t.regionOf(abi.Addr(th.Regs.RIP)) != nil
+		at := abi.Addr(th.Regs.RIP)
+		return t.regionOf(at) != nil || t.onBoard(at)
 	}), nil
 }
 
@@ -451,13 +467,14 @@ const looks = 1024
 func (t *Target) TextStands() (abi.Addr, bool) {
 	for range min(looks, len(t.detours)) {
 		t.looked = (t.looked + 1) % len(t.detours)
-		p := &t.detours[t.looked].patch
-		cur := make([]byte, len(p.New))
-		if !t.armed || t.mem.ReadAt(cur, p.Addr) != nil {
+		d := t.detours[t.looked]
+		want := slices.Concat(d.patch.New, d.Window.Tail())
+		cur := make([]byte, len(want))
+		if !t.armed || t.mem.ReadAt(cur, d.patch.Addr) != nil {
 			continue // a library was unloaded
 		}
-		if different(cur, p.New) == 1 && !bytes.Equal(cur, p.Old) {
-			return p.Addr, false
+		if different(cur, want) == 1 && !bytes.Equal(cur[:len(d.patch.Old)], d.patch.Old) {
+			return d.patch.Addr, false
 		}
 	}
 	return 0, true

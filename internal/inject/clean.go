@@ -114,7 +114,7 @@ func (p *previous) undoText(t *Target, owned bool, inPlace func(entry) bool, u *
 	if err != nil {
 		return err
 	}
-	for i := range p.journal.entries {
+	for i := range slices.Backward(p.journal.entries) { // a patch may depend on earlier ones
 		e := &p.journal.entries[i]
 		if e.kind != entryPatch || !inPlace(*e) {
 			continue
@@ -186,9 +186,9 @@ func (t *Target) unpatch(maps proc.Maps, e *entry) (bool, error) {
 		return false, fmt.Errorf("process %d: the journal wants other bytes at %s than the file has: the target wrote over it", t.PID, at)
 	}
 	want := bytes.Clone(old)
-	if cur[0] == breakpoint && onePage(at, n) {
-		// Ours stands only in windows that cross a page. This one is a kernel
-		// uprobe's, whose owner puts the original byte back.
+	if cur[0] == breakpoint && patched[0] != breakpoint && onePage(at, n) {
+		// Ours stands only in windows that cross a page, or that are boosted.
+		// This one is a kernel uprobe's, whose owner puts the original byte back.
 		want[0] = breakpoint
 	}
 	return !bytes.Equal(cur, want), writeText(t.mem, at, cur, want)
@@ -204,7 +204,7 @@ func (p *previous) carried(room int) []entry {
 	var regions, pieces []entry
 	for _, e := range p.journal.entries {
 		switch e.kind {
-		case entryRegion:
+		case entryRegion, entryBoard:
 			regions = append(regions, e)
 		case entryPlacement:
 			pieces = append(pieces, e)

@@ -67,6 +67,7 @@ const (
 	sigIgn = 1
 
 	ucontextRIP   = 40 + 16*8 // uc_mcontext.gregs[REG_RIP] in struct ucontext
+	ucontextRSP   = 40 + 15*8 // REG_RSP
 	siginfoCode   = 8         // si_code; positive when the kernel raised the signal
 	codeKernel    = 0x80      // SI_KERNEL: the si_code of an int3
 	sysSigaction  = 13
@@ -79,6 +80,10 @@ const (
 
 // pair is an entry of a boundary or fault table.
 type pair struct{ from, to abi.Addr }
+
+// pushedFlag marks the address of a call in a fault table, of which the return
+// address has been pushed: the stack pointer is reported as it was before.
+const pushedFlag abi.Addr = 1 << 63
 
 // encodeTable lays a pair table out as the handlers read it: a count, then the
 // pairs in ascending order of from.
@@ -123,7 +128,7 @@ func (h *handlerAsm) word(off int) x86.Mem { return x86.Abs(h.data + abi.Addr(of
 // emitDispatch: rdi signal, rsi siginfo, rdx ucontext, as for any handler.
 func (h *handlerAsm) emitDispatch() {
 	ill, fault := h.NewLabel(), h.NewLabel()
-	lookup := h.NewLabel()
+	lookup, plain := h.NewLabel(), h.NewLabel()
 	// A signal that a process sent is never ours.
 	h.OpMI(x86.Cmp, 4, x86.At(x86.RSI, siginfoCode), 0)
 	h.Jcc(x86.LE, h.chain)
@@ -148,6 +153,11 @@ func (h *handlerAsm) emitDispatch() {
 	h.Call(h.search)
 	h.TestRR(8, x86.RCX, x86.RCX)
 	h.Jcc(x86.E, h.chain)
+	h.Jcc(x86.NS, plain)
+	h.OpMI(x86.Add, 8, x86.At(x86.RDX, ucontextRSP), 8) // the push of a call has been done
+	h.ShiftI(x86.Shl, 8, x86.RCX, 1)
+	h.ShiftI(x86.Shr, 8, x86.RCX, 1)
+	h.Bind(plain)
 	h.Store(8, x86.At(x86.RDX, ucontextRIP), x86.RCX)
 }
 

@@ -25,6 +25,7 @@ const (
 	entryPlacement                      // a = start, b = length: code in a region; c = site or 0
 	entryPatch                          // a = window, b = length, c = detour; old and new bytes
 	entryAction                         // a = signal, b = our handler, c = data page
+	entryBoard                          // a = start, b = size: pages of springboards
 )
 
 // entryState is what is known of a deed.

@@ -55,6 +55,10 @@ type Detour struct {
 	entry int // in the journal, once it was armed
 }
 
+// extent is how many bytes from the patch's start on must stay what they are: a
+// jump may end behind the patch.
+func (d *Detour) extent() int { return int(d.Window.Extent().Len()) }
+
 // builder writes detours into a target.
 type builder struct {
 	*Target
@@ -90,7 +94,7 @@ func (t *Target) Place(ctx context.Context, reqs []Request) ([]*Detour, []*plan.
 	detours := make([]*Detour, len(reqs))
 	var refusals []*plan.Refusal
 	for i, req := range reqs {
-		d, refusal, err := b.place(ctx, req)
+		d, refusal, err := b.placeOrBoost(ctx, req)
 		if err != nil {
 			return nil, nil, err
 		}
@@ -99,9 +103,35 @@ func (t *Target) Place(ctx context.Context, reqs []Request) ([]*Detour, []*plan.
 			continue
 		}
 		detours[i] = d
-		t.detours = append(t.detours, d)
 	}
-	return detours, refusals, nil
+	linked, more, err := b.link(ctx, detours)
+	if err != nil {
+		return nil, nil, err
+	}
+	kept := map[*Detour]bool{}
+	for _, d := range linked {
+		kept[d] = true
+	}
+	for i, d := range detours {
+		if !kept[d] {
+			detours[i] = nil
+		}
+	}
+	t.detours = append(t.detours, linked...)
+	return detours, append(refusals, more...), nil
+}
+
+// placeOrBoost is place, but a window for whose jump there is no address becomes
+// breakpoints: their detour may lie anywhere.
+func (b *builder) placeOrBoost(ctx context.Context, req Request) (*Detour, *plan.Refusal, error) {
+	if req.Window.Bare {
+		return &Detour{Window: req.Window, entry: -1}, nil, nil
+	}
+	d, refusal, err := b.place(ctx, req)
+	if refusal == nil || err != nil || refusal.Reason != plan.NoSpringboard || req.Window.Boost() != nil {
+		return d, refusal, err
+	}
+	return b.place(ctx, req)
 }
 
 // place finds or makes the detour of one window.
@@ -137,19 +167,17 @@ func (b *builder) place(ctx context.Context, req Request) (*Detour, *plan.Refusa
 	if err := b.write(placement{at, size, uint64(req.Window.Site)}, g.code); err != nil {
 		return nil, nil, err
 	}
-	d, err = newDetour(req.Window, at, g)
-	return d, nil, err
+	return newDetour(req.Window, at, g), nil, nil
 }
 
-func newDetour(w *plan.Window, at abi.Addr, g generated) (*Detour, error) {
-	patch, err := w.Patch(at)
-	return &Detour{Window: w, At: at, Size: len(g.code), pairs: g.pairs, patch: patch, entry: -1}, err
+func newDetour(w *plan.Window, at abi.Addr, g generated) *Detour {
+	return &Detour{Window: w, At: at, Size: len(g.code), pairs: g.pairs, entry: -1}
 }
 
 // again looks for the detour of the same site and programs in the target.
 func (b *builder) again(ctx context.Context, req Request) (*Detour, error) {
 	for _, p := range b.placements.byKey[uint64(req.Window.Site)] {
-		if !req.Window.Allows(p.at) {
+		if !req.Window.NeedsBoard() && !req.Window.Allows(p.at) {
 			continue
 		}
 		g, err := b.generate(ctx, req, p.at)
@@ -162,11 +190,9 @@ func (b *builder) again(ctx context.Context, req Request) (*Detour, error) {
 			}
 			continue
 		}
-		d, err := newDetour(req.Window, p.at, g)
-		if err == nil {
-			d.Again = true
-		}
-		return d, err
+		d := newDetour(req.Window, p.at, g)
+		d.Again = true
+		return d, nil
 	}
 	return nil, nil
 }

@@ -29,36 +29,57 @@ const (
 	regionSize = 16 << 20
 )
 
-// NewSpace computes where detours may lie in the target, its regions included.
+// newSpace computes where detours may lie in the target, its regions and
+// springboards included.
 func (t *Target) newSpace() (*plan.Space, error) {
-	maps, err := proc.ReadMaps(t.PID)
+	s, err := freeSpace(t.PID, func(r abi.Range) bool { return t.onBoard(r.Start) && t.onBoard(r.End-1) })
 	if err != nil {
 		return nil, err
 	}
-	limits, err := proc.ReadLimits(t.PID)
+	for _, r := range t.regions {
+		s.Adopt(r.Range, t.usedIn(r.Range))
+	}
+	for _, r := range t.boards {
+		s.AdoptBoard(r, t.usedIn(r))
+	}
+	return s, nil
+}
+
+// FreeSpace is the free address space of a process, for planning. Mappings that
+// look like those of springboards count as free: an earlier session left them.
+func FreeSpace(pid int) (*plan.Space, error) {
+	return freeSpace(pid, func(r abi.Range) bool { return r.Len() <= 2*abi.PageSize })
+}
+
+// freeSpace is the free address space of a process, as if anonymous executable
+// mappings that the caller knows were not there.
+func freeSpace(pid int, known func(abi.Range) bool) (*plan.Space, error) {
+	maps, err := proc.ReadMaps(pid)
 	if err != nil {
 		return nil, err
 	}
-	tid, err := proc.LiveThread(t.PID)
+	limits, err := proc.ReadLimits(pid)
 	if err != nil {
 		return nil, err
 	}
-	st, err := proc.ReadStat(t.PID, tid)
+	tid, err := proc.LiveThread(pid)
+	if err != nil {
+		return nil, err
+	}
+	st, err := proc.ReadStat(pid, tid)
 	if err != nil {
 		return nil, err
 	}
 	c := plan.SpaceConfig{RegionSize: regionSize, RegionHead: regionHead, StackLimit: limits.Stack, Brk: abi.Addr(st.StartBrk)}
 	for _, m := range maps {
-		c.Maps = append(c.Maps, plan.Mapping{Range: m.Range, Name: m.Path})
+		if m.Path != "" || m.Perm != proc.Read|proc.Exec || !known(m.Range) {
+			c.Maps = append(c.Maps, plan.Mapping{Range: m.Range, Name: m.Path})
+		}
 	}
-	s := plan.NewSpace(c)
-	for _, r := range t.regions {
-		s.Adopt(r.Range, t.usedIn(r))
-	}
-	return s, nil
+	return plan.NewSpace(c), nil
 }
 
-func (t *Target) usedIn(r *Region) []abi.Range {
+func (t *Target) usedIn(r abi.Range) []abi.Range {
 	var used []abi.Range
 	for _, p := range t.placements.all {
 		if r.Contains(p.at) {
@@ -87,12 +108,27 @@ func (t *Target) adopt(prev *previous) error {
 			}
 		case entryPlacement:
 			p := placement{at: abi.Addr(e.a), size: int(e.b), key: e.c}
-			if e.b > 0 && e.b <= 2*regionSize && t.regionOf(p.at) != nil && t.regionOf(p.at).Contains(p.at+abi.Addr(p.size-1)) {
+			if e.b > 0 && e.b <= 2*regionSize && t.holdsPlacement(p) {
 				t.placements.add(p)
+			}
+		case entryBoard:
+			r := abi.Range{Start: abi.Addr(e.a), End: abi.Addr(e.a + e.b)}
+			if isBoard(maps, r) {
+				t.addBoard(r)
 			}
 		}
 	}
 	return nil
+}
+
+// holdsPlacement reports whether a placement lies in a region or on a page of
+// springboards as a whole.
+func (t *Target) holdsPlacement(p placement) bool {
+	last := p.at + abi.Addr(p.size-1)
+	if r := t.regionOf(p.at); r != nil {
+		return r.Contains(last)
+	}
+	return t.onBoard(p.at) && t.onBoard(last)
 }
 
 // isRegion reports whether anonymous mappings of the right protection lie where

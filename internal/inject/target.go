@@ -48,6 +48,8 @@ type Target struct {
 
 	home       abi.Addr
 	regions    []*Region
+	boards     []abi.Range // pages of springboards
+	onBoards   map[abi.Addr]bool
 	placements placements
 	detours    []*Detour
 	handlers   handlerState

@@ -212,7 +212,7 @@ func (p *Planner) checkAlone(w *Window, i int) *Refusal {
 func (p *Planner) start(c *claims, site abi.Addr, i, least int) *Window {
 	w := &Window{Func: p.f, Site: site, Start: site}
 	w.add(p.insts[i])
-	for j := i + 1; w.Len < least && j < len(p.insts) && p.runsOn(j-1) && p.blocked == ""; j++ {
+	for j := i + 1; w.Len < least && j < len(p.insts) && p.runsOn(j-1) && p.noTraps() == ""; j++ {
 		at := p.at[j]
 		one := &Window{Func: p.f, Site: site, Start: p.addr(at), Len: int(p.insts[j].Len)}
 		if len(p.entriesIn(at-1, at+one.Len)) > 0 || !c.open(at, one.Len) || p.checkInst(one, j) != nil || p.checkRange(one) != nil {
@@ -339,7 +339,7 @@ func (p *Planner) movable(i int) *Window {
 
 // trap makes a breakpoint of the first byte.
 func (p *Planner) trap(c *claims, site abi.Addr, i int) *Window {
-	if !p.facts.TrapsHandled || p.blocked != "" {
+	if p.noTraps() != "" {
 		return nil
 	}
 	w := &Window{Func: p.f, Site: site, Start: site, Boosted: true}

@@ -143,6 +143,20 @@ func (w *Window) setNeed(text []byte) {
 	}
 }
 
+// Tail is what must stand behind the window while its patch is in place: the end
+// of its jump.
+func (w *Window) Tail() []byte {
+	n := int(w.Extent().Len()) - w.Len
+	if w.Cave != 0 && n > 0 {
+		return []byte{byte(w.Cave - w.Start - shortLen)}
+	}
+	var tail []byte
+	for d := jmpLen - n; d < jmpLen; d++ {
+		tail = append(tail, w.need[d-1].value)
+	}
+	return tail
+}
+
 // Follow tells a window what the patches of those Behind it write: its jump ends
 // in their bytes.
 func (w *Window) Follow(behind []Patch) {

@@ -104,6 +104,9 @@ type Facts struct {
 	FaultsMapped bool
 	// NoTouch are ranges that no patch may overlap.
 	NoTouch []NoTouch
+	// Blocked names a thread that blocks SIGTRAP or SIGILL, "" if there is none.
+	// Where an unknown jump may lead into a window, the trap would kill it.
+	Blocked string
 	// Space tells which addresses are free, for tactics that need certain ones.
 	// Without it they count as free.
 	Space *Space

@@ -7,13 +7,28 @@ import (
 // checkUse applies the rules for windows that have an inside. (A fault, of a
 // moved instruction or not, kills where its signal is blocked.)
 func (p *Planner) checkUse(w *Window) *Refusal {
-	if p.blocked == "" {
+	switch {
+	case len(w.Insts) == 1:
 		return nil
-	}
-	if len(w.Insts) > 1 {
+	case p.blocked != "":
 		return refuse(w.Site, BlockedSignals, "%s: %s; a window of several instructions needs signals", p.f.Name, p.blocked)
+	case p.facts.Blocked != "" && (w.Start != p.f.Start || !p.f.Entry):
+		return refuse(w.Site, BlockedSignals, "%s blocks SIGTRAP or SIGILL, and a jump into the window would kill it", p.facts.Blocked)
 	}
 	return nil
+}
+
+// noTraps is why a trap would kill the target, "" if it would not.
+func (p *Planner) noTraps() string {
+	switch {
+	case p.blocked != "":
+		return p.blocked
+	case p.facts.Blocked != "":
+		return p.facts.Blocked + " blocks SIGTRAP or SIGILL"
+	case !p.facts.TrapsHandled:
+		return "there are no handlers for traps"
+	}
+	return ""
 }
 
 // checkRange refuses what facts forbid.

@@ -242,12 +242,7 @@ func (p *Planner) finish(w *Window) {
 	w.Old = slices.Clone(p.text[off : off+w.Len])
 	w.setNeed(p.text)
 	w.setReach()
-	switch {
-	case p.blocked != "":
-		w.noTraps = p.blocked
-	case !p.facts.TrapsHandled:
-		w.noTraps = "there are no handlers for traps"
-	}
+	w.noTraps = p.noTraps()
 	for _, other := range append(slices.Clone(w.Behind), w.Host) {
 		if other != nil && other.Old == nil {
 			p.finish(other)

@@ -63,11 +63,11 @@ func indirectCalls(t *testing.T, pid int) []image.VAddr {
 	}
 	var found []image.VAddr
 	for _, fn := range mod.funcs.All() {
-		f, err := mod.describe(fn)
+		f, err := mod.elf.Func(fn)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := mod.findEntries([]*plan.Func{f}); err != nil {
+		if err := mod.elf.FindEntries([]*plan.Func{f}); err != nil {
 			t.Fatal(err)
 		}
 		planner := plan.Prepare(f, facts)

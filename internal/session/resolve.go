@@ -3,13 +3,10 @@ package session
 import (
 	"errors"
 	"fmt"
-	"strings"
 
 	"trapless/internal/abi"
 	"trapless/internal/image"
 	"trapless/internal/lang"
-	"trapless/internal/plan"
-	"trapless/internal/proc"
 )
 
 // site is a place where programs are to run.
@@ -115,138 +112,6 @@ func (mod *module) site(fn image.Func, off uint64) *site {
 	}
 	return &site{addr: mod.bias.Addr(fn.Start + image.VAddr(off)), name: name, module: mod, fn: fn}
 }
-
-// planned is a window with its sites.
-type planned struct {
-	sites  []*site // as in the window
-	window *plan.Window
-}
-
-// name names the sites.
-func (p *planned) name() string {
-	var names []string
-	for _, s := range p.sites {
-		names = append(names, s.name)
-	}
-	return strings.Join(names, ", ")
-}
-
-// Refused is a site that is not probed, and why.
-type Refused struct {
-	Name   string
-	Reason plan.Reason
-	Detail string
-}
-
-// planSites decides how the sites are patched.
-func planSites(ms *modules, sites []*site) ([]planned, []Refused, error) {
-	blocked, err := trapsBlocked(ms.pid)
-	if err != nil {
-		return nil, nil, err
-	}
-	groups := byFunction(sites)
-	funcs := make([]*plan.Func, len(groups))
-	ofModule := map[*module][]*plan.Func{}
-	for i, group := range groups {
-		if funcs[i], err = group[0].module.describe(group[0].fn); err != nil {
-			return nil, nil, err
-		}
-		ofModule[group[0].module] = append(ofModule[group[0].module], funcs[i])
-	}
-	facts := map[*module]*plan.Facts{}
-	for mod, fs := range ofModule {
-		if err := mod.findEntries(fs); err != nil {
-			return nil, nil, err
-		}
-		if facts[mod], err = mod.elf.Facts(); err != nil {
-			return nil, nil, err
-		}
-	}
-	var good []planned
-	var bad []Refused
-	for i, group := range groups {
-		g, b := planFunction(funcs[i], group, facts[group[0].module], blocked)
-		good, bad = append(good, g...), append(bad, b...)
-	}
-	return good, bad, nil
-}
-
-// planFunction plans the sites of one function. blocked names a thread that
-// blocks the trap signals: it would die of a jump into a window that is not at
-// an entry, where jump tables may lead.
-func planFunction(f *plan.Func, group []*site, facts *plan.Facts, blocked string) ([]planned, []Refused) {
-	named := map[abi.Addr]*site{}
-	var addrs []abi.Addr
-	for _, s := range group {
-		named[s.addr] = s
-		addrs = append(addrs, s.addr)
-	}
-	var good []planned
-	var bad []Refused
-	windows, refusals := plan.Analyze(f, addrs, facts)
-	for _, w := range windows {
-		pl := planned{window: w}
-		for _, s := range w.Sites {
-			pl.sites = append(pl.sites, named[s.Addr])
-		}
-		if blocked == "" || len(w.Insts) == 1 || w.Start == f.Start && f.Entry && len(w.Slow) == 0 {
-			good = append(good, pl)
-			continue
-		}
-		for _, s := range pl.sites {
-			bad = append(bad, Refused{s.name, plan.BlockedSignals,
-				fmt.Sprintf("%s blocks SIGTRAP or SIGILL, and a jump into the window would kill it", blocked)})
-		}
-	}
-	for _, r := range refusals {
-		bad = append(bad, Refused{named[r.Site].name, r.Reason, r.Detail})
-	}
-	return good, bad
-}
-
-// findEntries finds what leads into functions from outside of them.
-func (mod *module) findEntries(funcs []*plan.Func) error {
-	if err := mod.elf.FindEntries(funcs); err != nil {
-		return fmt.Errorf("%s: %w", mod.path, err)
-	}
-	return nil
-}
-
-// describe describes a function to the planner.
-func (mod *module) describe(fn image.Func) (*plan.Func, error) {
-	f, err := mod.elf.Func(fn)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", mod.path, err)
-	}
-	return f, nil
-}
-
-// trapsBlocked names a thread of the target that blocks a signal which windows
-// of several instructions need, "" if there is none.
-func trapsBlocked(pid int) (string, error) {
-	tids, err := proc.Threads(pid)
-	if err != nil {
-		return "", err
-	}
-	for _, tid := range tids {
-		st, err := proc.ReadStatus(pid, tid)
-		if err != nil {
-			continue // it has ended
-		}
-		if stat, err := proc.ReadStat(pid, tid); err == nil && stat.Worker() {
-			continue // it blocks everything and runs no code of the program
-		}
-		if st.Blocked.Has(sigTRAP) || st.Blocked.Has(sigILL) {
-			return fmt.Sprintf("thread %d (%s)", tid, st.Name), nil
-		}
-	}
-	return "", nil
-}
-
-const (
-	sigILL  = 4
-	sigTRAP = 5
-)
 
 // byFunction groups sites by the function that they are in.
 func byFunction(sites []*site) [][]*site {

@@ -267,6 +267,9 @@ func (s *Session) arm(ctx context.Context, windows []planned) error {
 	}
 	s.armed, s.sites = true, 0
 	for _, d := range s.target.Detours() {
+		if len(d.Window.Sites) == 0 {
+			continue // it makes room for others
+		}
 		s.sites += len(d.Window.Sites)
 		s.config.Log("%s: %s of %d bytes at %s, detour of %d bytes at %s", names[d.Window.Site], d.Window.Tactic, d.Window.Len, d.Window.Start, d.Size, d.At)
 	}
