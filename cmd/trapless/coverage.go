@@ -79,6 +79,9 @@ func printCoverage(r *coverage.Result) {
 	fmt.Printf("%s: %d sites (%s), %.3f %% without a trap\n", r.File, r.N, r.Sites, 100*r.TrapFree)
 	printShares("tactic", r.ByTactic, r.N)
 	printShares("refused", r.Refused, r.N)
+	if r.Unresolved > 0 {
+		fmt.Printf("  %d indirect jumps lead to places that are not known\n", r.Unresolved)
+	}
 	fmt.Printf("  planning %.0f ns a site; detour %.1f bytes a site\n", r.PlanNS, r.DetourBytes)
 }
 

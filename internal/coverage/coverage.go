@@ -9,6 +9,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"slices"
 	"time"
 
 	"trapless/internal/abi"
@@ -52,6 +53,9 @@ type Result struct {
 	// planned site, on average; programs, and what saves registers for them,
 	// come on top.
 	DetourBytes float64 `json:"detour_bytes_per_site"`
+	// Unresolved are the indirect jumps to addresses that are computed in a way
+	// that is not understood.
+	Unresolved int `json:"unresolved_switches"`
 }
 
 // File measures one file, which the caller has opened under a name.
@@ -66,10 +70,6 @@ func File(ctx context.Context, name string, r io.ReaderAt, size int64, sites Sit
 	if m.Funcs, err = m.Image.Functions(); err != nil {
 		return nil, err
 	}
-	funcs, err := describe(m)
-	if err != nil {
-		return nil, err
-	}
 	facts, err := m.Facts()
 	if err != nil {
 		return nil, err
@@ -77,37 +77,10 @@ func File(ctx context.Context, name string, r io.ReaderAt, size int64, sites Sit
 	facts.Space = space
 	c := &counter{facts: facts, Result: Result{File: name, Sites: sites,
 		ByTactic: map[plan.Tactic]int{}, Refused: map[plan.Reason]int{}}}
-	for i, f := range funcs {
-		if err := ctx.Err(); err != nil {
-			return nil, err
-		}
-		var next abi.Addr
-		if i+1 < len(funcs) {
-			next = funcs[i+1].Start
-		}
-		c.function(f, next)
-	}
-	return c.result(), nil
-}
-
-// describe describes all functions and finds what leads into them.
-func describe(m *elfplan.Module) ([]*plan.Func, error) {
-	var funcs []*plan.Func
-	for _, fn := range m.Funcs.All() {
-		if fn.Len() == 0 {
-			continue
-		}
-		f, err := m.Func(fn)
-		if err != nil {
-			return nil, err
-		}
-		funcs = append(funcs, f)
-	}
-	funcs, err := m.Link(funcs)
-	if err != nil {
+	if err := c.file(ctx, m); err != nil {
 		return nil, err
 	}
-	return funcs, m.FindEntries(funcs)
+	return c.result(), nil
 }
 
 // counter sums up.
@@ -119,11 +92,49 @@ type counter struct {
 	planned int
 }
 
+// file counts the sites of all functions, of which it holds two at a time.
+func (c *counter) file(ctx context.Context, m *elfplan.Module) error {
+	all := slices.DeleteFunc(slices.Clone(m.Funcs.All()), func(fn image.Func) bool { return fn.Len() == 0 })
+	var f *plan.Func
+	for i := range len(all) + 1 {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		var next *plan.Func
+		var start abi.Addr
+		if i < len(all) {
+			var err error
+			if next, err = describe(m, all[i]); err != nil {
+				return err
+			}
+			start = next.Start
+		}
+		if f != nil {
+			if start == f.End()+abi.Addr(len(f.Pad)) {
+				f.Next = next
+			}
+			c.function(f, start)
+		}
+		f = next
+	}
+	return nil
+}
+
+// describe describes a function and what leads into it.
+func describe(m *elfplan.Module, fn image.Func) (*plan.Func, error) {
+	f, err := m.Func(fn)
+	if err != nil {
+		return nil, err
+	}
+	return f, m.FindEntries([]*plan.Func{f})
+}
+
 // function counts the sites of one function. Those from next on are the next
 // function's, which may begin inside this one.
 func (c *counter) function(f *plan.Func, next abi.Addr) {
 	began := time.Now()
 	p := plan.Prepare(f, c.facts)
+	c.Unresolved += p.Unresolved()
 	for _, site := range p.Instructions(c.wanted(f)) {
 		if next != 0 && site >= next {
 			break

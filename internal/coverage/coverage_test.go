@@ -87,7 +87,7 @@ func TestJSONKeys(t *testing.T) {
 	if err != nil || json.Unmarshal(b, &keys) != nil {
 		t.Fatal(err)
 	}
-	want := []string{"by_tactic", "detour_bytes_per_site", "file", "n", "plan_ns_per_site", "refused", "sites", "trap_free"}
+	want := []string{"by_tactic", "detour_bytes_per_site", "file", "n", "plan_ns_per_site", "refused", "sites", "trap_free", "unresolved_switches"}
 	if got := slices.Sorted(maps.Keys(keys)); !slices.Equal(got, want) {
 		t.Errorf("%v", got)
 	}

@@ -2,9 +2,13 @@
 // takes what image has read of the file, and a bias, and gives plan.Func and
 // plan.Facts at the addresses that the file has in a process. It looks at no
 // process: with a bias of 0 it describes the file itself.
+//
+// What leads into a function can be anywhere in its module, so the first
+// function for which that is asked makes it read all code once.
 package elfplan
 
 import (
+	"encoding/binary"
 	"slices"
 
 	"trapless/internal/abi"
@@ -18,8 +22,11 @@ type Module struct {
 	Funcs *image.Functions
 	Bias  image.Bias
 
-	readOnly []plan.Data // read when first wanted
-	rooms    *rooms      // likewise
+	// These are read when first wanted.
+	rooms    *rooms
+	ways     *ways
+	pointers []image.Pointer
+	chunk    plan.Data // of the constants, read last
 }
 
 // Func describes a function. What leads into it from outside is not known yet
@@ -39,31 +46,59 @@ func (m *Module) Func(fn image.Func) (*plan.Func, error) {
 			return nil, err
 		}
 	}
-	f := &plan.Func{Name: fn.Name(), Aliases: fn.Names, Start: m.Bias.Addr(fn.Start), Code: code, Pad: pad, Entry: fn.Entry, Go: fn.Go}
+	f := &plan.Func{Name: fn.Name(), Aliases: fn.Names, Start: m.Bias.Addr(fn.Start), Code: code, Pad: pad, Entry: fn.Entry,
+		ReadOnly: m.constant, Fixed: m.Image.Kind == image.Exec, Go: fn.Go}
 	for _, inner := range m.Funcs.Inner(fn.Range) {
 		f.Inbound = append(f.Inbound, m.Bias.Addr(inner.Start))
 	}
-	f.ReadOnly, err = m.constants()
-	return f, err
+	return f, nil
 }
 
-// constants are the module's bytes that are not writable.
-func (m *Module) constants() ([]plan.Data, error) {
-	if m.readOnly != nil {
-		return m.readOnly, nil
+// chunkSize is how many bytes of constants are read at once: tables of
+// neighbouring functions are neighbours.
+const chunkSize = 1 << 16
+
+// constant reads bytes that do not change, as they are in the process; nil if
+// they are not of that kind.
+func (m *Module) constant(at abi.Addr, size int) []byte {
+	v := m.Bias.VAddr(at)
+	r := m.Image.Constant(v)
+	if uint64(r.End-v) < uint64(size) {
+		return nil
 	}
-	for i := range m.Image.Segments {
-		s := &m.Image.Segments[i]
-		if s.Write || s.FileSize == 0 {
-			continue
-		}
-		b, err := m.Image.Bytes(image.Range{Start: s.Addr, End: s.Addr + image.VAddr(s.FileSize)})
+	if got := (plan.Constants{m.chunk}).Read(at, size); got != nil {
+		return got
+	}
+	r.Start = max(r.Start, v&^(chunkSize-1))
+	r.End = min(r.End, v+image.VAddr(max(size, chunkSize)))
+	b, err := m.Image.Bytes(r)
+	if err != nil || m.relocate(b, r) != nil {
+		return nil
+	}
+	m.chunk = plan.Data{Start: m.Bias.Addr(r.Start), Bytes: b}
+	return (plan.Constants{m.chunk}).Read(at, size)
+}
+
+// relocate does to the bytes of a range what the loader does.
+func (m *Module) relocate(b []byte, r image.Range) error {
+	if m.Image.Kind == image.Exec {
+		return nil
+	}
+	if m.pointers == nil {
+		all, err := m.Image.Pointers()
 		if err != nil {
-			return nil, err
+			return err
 		}
-		m.readOnly = append(m.readOnly, plan.Data{Start: m.Bias.Addr(s.Addr), Bytes: b})
+		m.pointers = append(all, image.Pointer{}) // not nil
 	}
-	return m.readOnly, nil
+	first, _ := slices.BinarySearchFunc(m.pointers[:len(m.pointers)-1], r.Start, image.Pointer.Compare)
+	for _, p := range m.pointers[first : len(m.pointers)-1] {
+		if p.At+8 > r.End {
+			break
+		}
+		binary.LittleEndian.PutUint64(b[p.At-r.Start:], uint64(m.Bias.Addr(p.To)))
+	}
+	return nil
 }
 
 // Facts are those that hold once trapless's signal handlers are in place, and
@@ -93,59 +128,21 @@ func (m *Module) Facts() (*plan.Facts, error) {
 	return facts, nil
 }
 
-// FindEntries reads the whole module for what leads into the functions from
-// outside: branches, landing pads, pointers in data. A function that has an
-// entry of its own then counts as known; of the part of one that lies elsewhere
-// (.cold) it remains open where the switches of the other part lead.
+// FindEntries finds in the whole module what leads into functions from outside:
+// branches, switch tables of other parts of the function, landing pads, pointers
+// in data. A function of which all that is known counts as such (InboundKnown).
+// One that has no name counts as entered by calls if there is a call.
 func (m *Module) FindEntries(funcs []*plan.Func) error {
-	if err := m.findBranches(funcs); err != nil {
-		return err
-	}
-	pads, complete, err := m.Image.LandingPads()
-	if err != nil {
-		return err
-	}
-	taken, err := m.Image.CodePointers()
-	if err != nil {
-		return err
-	}
-	for _, f := range funcs {
-		r := image.Range{Start: m.Bias.VAddr(f.Start), End: m.Bias.VAddr(f.End())}
-		f.Inbound = append(f.Inbound, m.inside(pads, r)...)
-		f.Taken = m.inside(taken, r)
-		f.InboundKnown = f.Entry && complete
-	}
-	return nil
-}
-
-// inside are those of an ascending list that lie in a range, behind its start.
-func (m *Module) inside(list []image.VAddr, r image.Range) []abi.Addr {
-	var out []abi.Addr
-	i, _ := slices.BinarySearch(list, r.Start+1)
-	for ; i < len(list) && list[i] < r.End; i++ {
-		out = append(out, m.Bias.Addr(list[i]))
-	}
-	return out
-}
-
-// findBranches reads all code for branches.
-func (m *Module) findBranches(funcs []*plan.Func) error {
-	var starts []abi.Addr
-	for _, fn := range m.Funcs.All() {
-		starts = append(starts, m.Bias.Addr(fn.Start))
-	}
-	for i := range m.Image.Segments {
-		s := &m.Image.Segments[i]
-		if !s.Exec {
-			continue
-		}
-		r := image.Range{Start: s.Addr, End: s.Addr + image.VAddr(s.FileSize)}
-		code, err := m.Image.Code(r)
+	if m.ways == nil {
+		w, err := m.findWays()
 		if err != nil {
 			return err
 		}
-		lo, _ := slices.BinarySearch(starts, m.Bias.Addr(r.Start))
-		plan.FindInbound(plan.Text{Start: m.Bias.Addr(r.Start), Code: code, Starts: starts[lo:]}, funcs)
+		m.ways = w
+	}
+	for _, f := range funcs {
+		m.enter(f)
+		m.enterByTables(f)
 	}
 	return nil
 }

@@ -56,6 +56,7 @@ type File struct {
 	code     []Range // the executable sections
 	names    []byte  // .shstrtab
 	ehFrame  VAddr   // of PT_GNU_EH_FRAME, 0 without one
+	relro    Range   // of PT_GNU_RELRO
 }
 
 // section is a section header as it stands in the file, unchecked.
@@ -194,6 +195,8 @@ func (f *File) addSegment(p *elf.Prog64) error {
 		return f.readDynamic(p)
 	case elf.PT_GNU_EH_FRAME:
 		f.ehFrame = VAddr(p.Vaddr)
+	case elf.PT_GNU_RELRO:
+		f.relro = Range{VAddr(p.Vaddr), VAddr(p.Vaddr + p.Memsz)}
 	}
 	return nil
 }

@@ -36,20 +36,24 @@ func (f *File) CodePointers() ([]VAddr, error) {
 func (f *File) scanData(add func(v uint64)) error {
 	for i := range f.Segments {
 		s := &f.Segments[i]
-		if s.Exec || s.FileSize == 0 {
+		if s.Exec {
 			continue
 		}
-		b, err := f.read(uint64(s.Off), s.FileSize)
-		if err != nil {
-			return err
-		}
-		skip := -uint64(s.Addr) % pointerSize
-		for b = b[min(skip, uint64(len(b))):]; len(b) >= pointerSize; b = b[pointerSize:] {
-			add(binary.LittleEndian.Uint64(b))
+		for at := -uint64(s.Addr) % pointerSize; at < s.FileSize; at += piece {
+			b, err := f.read(uint64(s.Off)+at, min(piece, s.FileSize-at))
+			if err != nil {
+				return err
+			}
+			for ; len(b) >= pointerSize; b = b[pointerSize:] {
+				add(binary.LittleEndian.Uint64(b))
+			}
 		}
 	}
 	return nil
 }
+
+// piece is how much data is read at a time; a multiple of pointerSize.
+const piece = 1 << 20
 
 // scanRelocations passes on the words that the loader will add its bias to, and where they are.
 func (f *File) scanRelocations(add func(at VAddr, v uint64)) error {
@@ -78,7 +82,7 @@ func (f *File) scanRelocations(add func(at VAddr, v uint64)) error {
 
 // relative passes on the addends of relative relocations.
 func relative(b []byte, add func(at VAddr, v uint64)) {
-	const size = 24 // Elf64_Rela: offset, info, addend
+	const size = relaSize
 	for ; len(b) >= size; b = b[size:] {
 		if elf.R_X86_64(binary.LittleEndian.Uint32(b[8:])) == elf.R_X86_64_RELATIVE {
 			add(VAddr(binary.LittleEndian.Uint64(b)), binary.LittleEndian.Uint64(b[16:]))

@@ -175,6 +175,23 @@ func (f *File) Bytes(r Range) ([]byte, error) {
 	return nil, fmt.Errorf("%v is not in the file", r)
 }
 
+// Constant is the part of the file around v that nobody changes once it is loaded: of a segment that is not
+// writable, or of what the loader makes so when it has relocated it (PT_GNU_RELRO). It is empty if v does not
+// lie in such a part.
+func (f *File) Constant(v VAddr) Range {
+	for i := range f.Segments {
+		s := &f.Segments[i]
+		r := s.inFile()
+		if s.Write {
+			r.Start, r.End = max(r.Start, f.relro.Start), min(r.End, f.relro.End)
+		}
+		if r.Contains(v) {
+			return r
+		}
+	}
+	return Range{v, v}
+}
+
 // bytesAt reads up to size bytes at v, fewer at the end of a segment, none where nothing is loaded.
 func (f *File) bytesAt(v VAddr, size uint64) ([]byte, error) {
 	for i := range f.Segments {

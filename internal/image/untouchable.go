@@ -83,7 +83,7 @@ func (f *File) Criticals() ([]Critical, error) {
 // pointers stand in the relocations, as addends, and the table may hold zeros. Relocations in the packed
 // form (SHT_RELR) leave the values in the table itself.
 func (f *File) relocate(table []byte, at uint64) error {
-	const size = 24 // Elf64_Rela: offset, info, addend
+	const size = relaSize
 	tables := 0
 	for i := range f.sections {
 		s := &f.sections[i]

@@ -21,8 +21,15 @@ import (
 type module struct {
 	path  string
 	base  abi.Addr
-	text  Text
+	text  text
 	funcs []*Func
+}
+
+// text is a module's code, with the starts of its functions.
+type text struct {
+	Start  abi.Addr
+	Code   []byte
+	Starts []abi.Addr
 }
 
 // openModule reads the functions of a file's .text.
@@ -38,7 +45,7 @@ func openModule(t *testing.T, path string, base abi.Addr) *module {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := &module{path: path, base: base, text: Text{Start: base + abi.Addr(section.Addr), Code: code}}
+	m := &module{path: path, base: base, text: text{Start: base + abi.Addr(section.Addr), Code: code}}
 	symbols, _ := f.Symbols()
 	dynamic, _ := f.DynamicSymbols()
 	m.addFuncs(append(symbols, dynamic...))
@@ -52,7 +59,12 @@ func openModule(t *testing.T, path string, base abi.Addr) *module {
 		fn.Pad = m.bytes(end, next)
 		m.text.Starts = append(m.text.Starts, fn.Start)
 	}
-	FindInbound(m.text, m.funcs)
+	sweep := NewSweep(m.text.Starts, base == 0)
+	sweep.Read(m.text.Start, m.text.Code)
+	sweep.Finish()
+	for _, fn := range m.funcs {
+		sweep.Enter(fn)
+	}
 	return m
 }
 

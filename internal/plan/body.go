@@ -18,9 +18,13 @@ type body struct {
 	stop  int   // offset behind the last instruction that was decoded
 	err   error // why that is not the end, nil if it is
 
-	entries []entry // sorted by where they lead
-	unknown string  // what may jump to unknown places in the function, "" if nothing
-	twofold []int   // sorted indices of instructions that a jump into them makes ambiguous
+	entries    []entry    // sorted by where they lead
+	unknown    string     // what may jump to unknown places in the function, "" if nothing
+	indirect   []indirect // the indirect jumps
+	unresolved int        // how many there are of which nothing is known
+	effort     int        // what may still be spent on finding out
+	wild       bool       // jumps that are not understood may lead to code to which nothing else leads
+	twofold    []int      // sorted indices of instructions that a jump into them makes ambiguous
 
 	graph *flow     // made when first wanted
 	lives *liveness // made when first wanted
@@ -85,10 +89,14 @@ func (b *body) collect() {
 			b.enter(to, off, branchHow(in))
 		}
 		switch {
-		case isLea(in) && in.RIPRel():
+		case in.Branch == insn.BranchJmpInd:
+			b.indirect = append(b.indirect, indirect{inst: i, leaves: b.leaves(i)})
+		case isLea(&in) && in.RIPRel():
 			to := at + abi.Addr(in.Len) + abi.Addr(int64(in.Disp))
 			b.enter(to, off, byAddress)
-		case isEndbr64(in) && off != 0:
+		case b.f.Fixed && in.ImmLen == 4 && in.Branch == insn.BranchNone:
+			b.enterHead(abi.Addr(uint32(in.Imm)), off, byAddress)
+		case isEndbr64(&in) && off != 0:
 			b.entries = append(b.entries, entry{off, outside, byEndbr})
 		}
 	}
@@ -96,12 +104,23 @@ func (b *body) collect() {
 		b.enter(to, outside, byInbound)
 	}
 	for _, to := range b.f.Taken {
-		if _, boundary := b.find(int(to - b.f.Start)); boundary && to > b.f.Start {
-			b.enter(to, outside, byData)
-		}
+		b.enterHead(to, outside, byData)
 	}
 	b.sortEntries()
-	b.switches()
+	if len(b.indirect) > 0 {
+		b.resolve()
+	}
+}
+
+// leaves reports whether the frame is taken down right before the jump with
+// index i.
+func (b *body) leaves(i int) bool {
+	for j := i - 1; j >= 0 && !b.ends(j); j-- {
+		if takesDown(&b.insts[j]) {
+			return true
+		}
+	}
+	return false
 }
 
 func (b *body) sortEntries() {
@@ -121,6 +140,17 @@ func branchHow(in insn.Inst) how {
 func (b *body) enter(to abi.Addr, from int, h how) {
 	if to >= b.f.Start && to < b.f.End()+abi.Addr(len(b.f.Pad)) {
 		b.entries = append(b.entries, entry{int(to - b.f.Start), from, h})
+	}
+}
+
+// enterHead notes an entry, if it is an instruction of the function, but not the
+// first one.
+func (b *body) enterHead(to abi.Addr, from int, h how) {
+	if to <= b.f.Start || to >= b.f.End() {
+		return
+	}
+	if off := int(to - b.f.Start); off < b.stop && b.heads.has(off) {
+		b.entries = append(b.entries, entry{off, from, h})
 	}
 }
 
@@ -180,12 +210,4 @@ func (b *body) markTwofold() {
 func (b *body) isTwofold(i int) bool {
 	_, ok := slices.BinarySearch(b.twofold, i)
 	return ok
-}
-
-func isLea(in insn.Inst) bool {
-	return in.Enc != insn.EncVEX && in.Enc != insn.EncEVEX && in.Map == 0 && in.Opcode == 0x8d
-}
-
-func isEndbr64(in insn.Inst) bool {
-	return in.Map == 1 && in.Opcode == 0x1e && in.ModRM == 0xfa && in.Prefixes&insn.PrefixRep != 0
 }

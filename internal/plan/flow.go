@@ -1,6 +1,10 @@
 package plan
 
 import (
+	"cmp"
+	"slices"
+
+	"trapless/internal/abi"
 	insn "trapless/internal/insn/x86"
 )
 
@@ -71,10 +75,29 @@ func (b *body) cut(g *flow) {
 // go elsewhere than to the next one, by something else than a call.
 func (b *body) ends(i int) bool {
 	switch b.insts[i].Branch {
-	case insn.BranchNone, insn.BranchCall, insn.BranchCallInd, insn.BranchSyscall:
+	case insn.BranchNone, insn.BranchSyscall:
 		return false
+	case insn.BranchCall, insn.BranchCallInd:
+		return b.noReturn(i)
 	}
 	return true
+}
+
+// noReturn reports a call of a function that does not return.
+func (b *body) noReturn(i int) bool {
+	if len(b.f.NoReturn) == 0 {
+		return false
+	}
+	in := &b.insts[i]
+	to, ok := in.Target(b.addr(b.at[i]))
+	if in.Branch == insn.BranchCallInd && in.RIPRel() {
+		to, ok = b.addr(b.at[i])+abi.Addr(in.Len)+abi.Addr(int64(in.Disp)), true
+	}
+	if !ok {
+		return false
+	}
+	_, ends := slices.BinarySearch(b.f.NoReturn, to)
+	return ends
 }
 
 // connect finds the edges between the blocks.
@@ -112,13 +135,18 @@ func (e *edges) reversed(n int) edges {
 // has index i, and reports whether control may go elsewhere too.
 func (b *body) successors(g *flow, list []int32, i int) ([]int32, bool) {
 	in := &b.insts[i]
+	away := false
 	switch in.Branch {
-	case insn.BranchNone, insn.BranchCall, insn.BranchCallInd, insn.BranchSyscall,
-		insn.BranchJcc, insn.BranchLoop, insn.BranchJmp:
+	case insn.BranchCall, insn.BranchCallInd:
+		if b.noReturn(i) {
+			return list, true
+		}
+	case insn.BranchNone, insn.BranchSyscall, insn.BranchJcc, insn.BranchLoop, insn.BranchJmp:
+	case insn.BranchJmpInd:
+		return b.tableBlocks(g, list, i)
 	default:
 		return list, true
 	}
-	away := false
 	if in.Branch.Falls() {
 		if i+1 < len(b.insts) {
 			list = append(list, g.of[i+1])
@@ -138,4 +166,18 @@ func (b *body) successors(g *flow, list []int32, i int) ([]int32, bool) {
 		return list, true
 	}
 	return append(list, g.of[k]), away
+}
+
+// tableBlocks adds the blocks that an indirect jump leads to.
+func (b *body) tableBlocks(g *flow, list []int32, i int) ([]int32, bool) {
+	n, ok := slices.BinarySearchFunc(b.indirect, i, func(j indirect, i int) int { return cmp.Compare(j.inst, i) })
+	if !ok {
+		return list, true
+	}
+	j := &b.indirect[n]
+	for _, off := range j.targets {
+		k, _ := b.find(off)
+		list = append(list, g.of[k])
+	}
+	return list, j.kind != byTables || len(j.outside) > 0
 }

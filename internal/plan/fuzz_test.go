@@ -27,7 +27,7 @@ func FuzzAnalyze(f *testing.F) {
 			fn.Inbound = []abi.Addr{fn.Start + 7, fn.Start + 1000}
 		}
 		if facts&128 != 0 {
-			fn.ReadOnly = []Data{{fn.Start, code}, {fn.Start + 0x2000, unhex("15e0ffff 16e0ffff")}}
+			fn.ReadOnly = Constants{{fn.Start, code}, {fn.Start + 0x2000, unhex("15e0ffff 16e0ffff")}}.Read
 			fn.Taken = []abi.Addr{fn.Start + 5, fn.Start - 1}
 		}
 		var sites []abi.Addr

@@ -55,14 +55,25 @@ type Func struct {
 	Go      bool   // it runs on goroutine stacks and follows Go's ABI
 
 	// Inbound are addresses inside the function to which code outside of it
-	// is known to jump: direct branches (see FindInbound) and landing pads.
+	// is known to jump: direct branches (see Sweep) and landing pads.
 	Inbound []abi.Addr
 	// Taken are addresses in the function that data may hold. Those that are
 	// no instruction's are ignored.
 	Taken []abi.Addr
-	// ReadOnly is where switch tables may lie. An indirect jump whose table is
-	// not found, or not understood, may lead anywhere in the function.
-	ReadOnly []Data
+	// ReadOnly reads memory that never changes, where switch tables may lie:
+	// size bytes at an address, nil if they are not all known. An indirect jump
+	// whose table is not found, or not understood, may lead anywhere in the
+	// function. It may be nil.
+	ReadOnly func(at abi.Addr, size int) []byte
+	// Part reports whether a part of the function that lies elsewhere (.cold)
+	// may hold an address. nil: that is not known.
+	Part func(abi.Addr) bool
+	// NoReturn are functions that do not return to their callers, the linkage
+	// stubs that lead to them, and the slots in memory that hold their
+	// addresses; ascending.
+	NoReturn []abi.Addr
+	// Fixed: the code may hold its addresses as constants of four bytes.
+	Fixed bool
 	// InboundKnown says that Inbound is complete. Without it, windows of
 	// several instructions need trap handlers.
 	InboundKnown bool

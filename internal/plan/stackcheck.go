@@ -61,14 +61,14 @@ func FindStackCheck(code []byte) (StackCheck, bool) {
 func isGuard(in insn.Inst) bool {
 	_, based := in.Base()
 	_, indexed := in.Index()
-	return isPlain(in) && in.Opcode == 0x3b && in.Prefixes&insn.RexW != 0 && in.HasMem() && based && !indexed &&
+	return isPlain(&in) && in.Opcode == 0x3b && in.Prefixes&insn.RexW != 0 && in.HasMem() && based && !indexed &&
 		(in.Disp == stackGuard0 || in.Disp == stackGuard1)
 }
 
 // prepares reports an instruction that loads g from the thread's storage, or computes what is compared:
 // where the frame will end.
 func (c *StackCheck) prepares(in insn.Inst) bool {
-	if !isPlain(in) || in.Prefixes&insn.RexW == 0 || in.ModRMOff == 0 {
+	if !isPlain(&in) || in.Prefixes&insn.RexW == 0 || in.ModRMOff == 0 {
 		return false
 	}
 	base, _ := in.Base()
@@ -78,15 +78,15 @@ func (c *StackCheck) prepares(in insn.Inst) bool {
 	case in.Opcode == 0x8b && in.HasMem():
 		return in.Prefixes&insn.PrefixFS != 0 || in.RIPRel()
 	case in.Opcode == 0x89 && in.ModRM >= 0xc0: // mov %rsp, %r12
-		return regOf(in) == insn.RSP
+		return regOf(&in) == insn.RSP
 	case in.Opcode == 0x8b: // the same, encoded the other way
-		return rmOf(in) == insn.RSP
-	case isLea(in) && base == insn.RSP && in.Disp < 0:
+		return rmOf(&in) == insn.RSP
+	case isLea(&in) && base == insn.RSP && in.Disp < 0:
 		c.Below = -int(in.Disp)
 		return true
 	case in.Opcode == 0x81 && in.ModRM >= 0xe8 && in.ModRM < 0xf0 && in.Imm > 0: // sub $n, %r12
 		c.Below = int(in.Imm)
-		return rmOf(in) != insn.RSP
+		return rmOf(&in) != insn.RSP
 	}
 	return false
 }

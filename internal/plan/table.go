@@ -2,6 +2,7 @@ package plan
 
 import (
 	"encoding/binary"
+	"slices"
 
 	"trapless/internal/abi"
 	insn "trapless/internal/insn/x86"
@@ -13,280 +14,404 @@ type Data struct {
 	Bytes []byte
 }
 
-// Limits of the reading of switch tables.
-const (
-	tableBudget = 64   // instructions that are looked at before the jump
-	tableMost   = 8192 // entries; compilers make no greater tables
-)
+// Constants are stretches of memory, for Func.ReadOnly.
+type Constants []Data
 
-// table is a switch statement's: offsets to itself of four bytes, or absolute
-// addresses of eight.
+// Read is size bytes at an address, nil if not all of them are known.
+func (c Constants) Read(at abi.Addr, size int) []byte {
+	for _, d := range c {
+		if at >= d.Start && uint64(at-d.Start)+uint64(size) <= uint64(len(d.Bytes)) {
+			return d.Bytes[at-d.Start:][:size]
+		}
+	}
+	return nil
+}
+
+// tableMost is the greatest number of entries; compilers make no greater tables.
+const tableMost = 8192
+
+// table is a switch statement's: absolute addresses of eight bytes, or offsets
+// of four bytes to a place that is mostly the table itself.
 type table struct {
 	at    abi.Addr
-	size  int // of an entry
+	size  int      // of an entry
+	to    abi.Addr // what is added to an entry
 	index insn.Reg
 	use   int // the instruction that reads the table
 }
 
-// switches follows the indirect jumps. Those whose tables are understood add
-// entries; one that is not may lead anywhere.
-func (b *body) switches() {
-	var found []entry
-	for i, in := range b.insts {
-		if in.Branch != insn.BranchJmpInd || in.RIPRel() {
-			continue
-		}
-		targets, ok := b.tableTargets(i)
-		if !ok {
-			b.unknown = "the indirect jump at " + b.addr(b.at[i]).String()
-			continue
-		}
-		for _, to := range targets {
-			found = append(found, entry{to, b.at[i], byTable})
+// indirect is an indirect jump.
+type indirect struct {
+	inst    int
+	kind    jumpKind
+	leaves  bool       // the frame is taken down before: it does not lead into this function
+	targets []int      // by tables: offsets in the function, ascending
+	outside []abi.Addr // by tables: where they lead elsewhere
+}
+
+// jumpKind is what is known of an indirect jump.
+type jumpKind uint8
+
+const (
+	unresolved jumpKind = iota // it leads to an address that is computed in a way that is not understood
+	byTables                   // it leads where tables say
+	byPointer                  // it leads to an address that is written in code or data
+)
+
+// resolve follows the indirect jumps. Those whose tables are understood add
+// entries. One that takes its address from memory leads to a place whose
+// address code or data hold, so it adds none that is not known. Any other may
+// lead anywhere.
+//
+// What one jump leads to decides what reaches another one. So at first they lead
+// nowhere, and are looked at again as long as that adds ways; in the end all
+// that was found is true of all ways. If some are not understood even so, they
+// may lead to code to which nothing else leads.
+func (b *body) resolve() {
+	b.effort = leastEffort + effortForInst*len(b.insts)
+	stable := false
+	for pass := 0; pass < resolvePasses && !stable; pass++ {
+		stable = b.resolveAll()
+		if stable && !b.wild && slices.ContainsFunc(b.indirect, func(j indirect) bool { return j.kind == unresolved }) {
+			b.wild, stable = true, pass+1 == resolvePasses
 		}
 	}
-	b.entries = append(b.entries, found...)
+	for k := range b.indirect {
+		j := &b.indirect[k]
+		if !stable {
+			*j = indirect{inst: j.inst, leaves: j.leaves}
+		}
+		if j.kind == unresolved {
+			b.unknown = "the indirect jump at " + b.addr(b.at[j.inst]).String()
+			b.unresolved++
+		}
+		for _, to := range j.targets {
+			b.entries = append(b.entries, entry{to, b.at[j.inst], byTable})
+		}
+		if j.kind == byPointer && !j.leaves { // data may hold the function's own address
+			b.entries = append(b.entries, entry{0, b.at[j.inst], byTable})
+		}
+	}
 	b.sortEntries()
 }
 
-// tableTargets are the offsets in the function to which the jump with index i
-// leads by a table. It reports false unless the table's place and length are
-// certain and all of it makes sense.
-func (b *body) tableTargets(i int) ([]int, bool) {
-	t, ok := b.findTable(i)
-	if !ok {
-		return nil, false
-	}
-	n, ok := b.bound(t.use, t.index)
-	if !ok || n > tableMost {
-		return nil, false
-	}
-	var targets []int
-	for k := range n {
-		to, ok := b.f.tableEntry(t, k)
-		if !ok {
-			return nil, false
+// Unresolved is the number of the function's indirect jumps to addresses that
+// are computed in a way that is not understood: mostly switch tables.
+func (p *Planner) Unresolved() int { return p.unresolved }
+
+// resolvePasses is how often the jumps of a function are looked at.
+const resolvePasses = 8
+
+// resolveAll looks at each indirect jump. It reports whether that has brought
+// nothing new.
+func (b *body) resolveAll() bool {
+	room := tableMost + 4*len(b.f.Code) // entries; honest functions stay far below
+	found := make([]indirect, len(b.indirect))
+	stable := true
+	for k, old := range b.indirect {
+		s := sources{body: b, leaves: old.leaves}
+		j := old
+		j.kind, j.targets, j.outside = s.jump(old.inst), nil, nil
+		if j.kind == byTables && len(s.targets) <= room {
+			room -= len(s.targets)
+			slices.Sort(s.targets)
+			j.targets, j.outside = slices.Compact(s.targets), s.outside
+		} else if j.kind == byTables {
+			j.kind = unresolved
 		}
-		if to < b.f.Start || to >= b.f.End() {
-			continue // a part of the function that lies elsewhere
-		}
-		off := int(to - b.f.Start)
-		if _, boundary := b.find(off); !boundary {
-			return nil, false
-		}
-		targets = append(targets, off)
+		found[k] = j
+		stable = stable && j.kind == old.kind && slices.Equal(j.targets, old.targets)
 	}
-	return targets, true
+	if !stable {
+		b.indirect, b.graph = found, nil
+	}
+	return stable
 }
 
-// findTable recognises what gcc and clang make of a switch:
-//
-//	jmp *table(,idx,8)
-//	mov table(,idx,8), r; jmp *r
-//	lea table(%rip), base; movslq (base,idx,4), r; add base, r; jmp *r
-//
-// The last one's sum may also be made in base, and other instructions may stand
-// between.
-func (b *body) findTable(i int) (table, bool) {
-	in := b.insts[i]
-	if t, ok := b.absolute(i); ok {
-		return t, true
-	}
+// sources collects where one indirect jump leads.
+type sources struct {
+	*body
+	targets []int // offsets in the function
+	outside []abi.Addr
+	pointer bool // somewhere a pointer says where
+	leaves  bool // see indirect
+	depth   int
+}
+
+// jump finds where the indirect jump with index i leads.
+func (s *sources) jump(i int) jumpKind {
+	in := &s.insts[i]
+	ok := false
 	if in.HasMem() {
-		return table{}, false
-	}
-	sum := rmOf(in)
-	j, ok := b.writer(i, sum)
-	if !ok {
-		return table{}, false
-	}
-	if t, ok := b.absolute(j); ok && b.insts[j].Opcode == 0x8b {
-		return t, true
-	}
-	add := b.insts[j]
-	if !isPlain(add) || add.Opcode&^2 != 0x01 || add.Prefixes&insn.RexW == 0 || add.HasMem() {
-		return table{}, false
-	}
-	other := rmOf(add)
-	if other == sum {
-		other = regOf(add)
-	}
-	if t, ok := b.relative(j, sum, other); ok {
-		return t, true
-	}
-	return b.relative(j, other, sum)
-}
-
-// absolute recognises the memory operand table(,idx,8).
-func (b *body) absolute(i int) (table, bool) {
-	in := b.insts[i]
-	_, based := in.Base()
-	index, indexed := in.Index()
-	if !isPlain(in) || !in.HasMem() || in.SIBOff == 0 || based || !indexed || in.SIB>>6 != 3 || in.AddrSize != 8 {
-		return table{}, false
-	}
-	return table{abi.Addr(int64(in.Disp)), 8, index, i}, true
-}
-
-// relative recognises, before the addition with index j, the load of an entry
-// to one register with the table's address in another one.
-func (b *body) relative(j int, loaded, base insn.Reg) (table, bool) {
-	use, ok := b.writer(j, loaded)
-	if !ok {
-		return table{}, false
-	}
-	in := b.insts[use]
-	from, based := in.Base()
-	index, indexed := in.Index()
-	if !isPlain(in) || in.Opcode != 0x63 || in.Prefixes&insn.RexW == 0 || !based || !indexed || from != base ||
-		loaded == base || in.SIB>>6 != 2 || in.Disp != 0 {
-		return table{}, false
-	}
-	at, ok := b.writer(j, base)
-	if !ok || at > use || !isLea(b.insts[at]) || !b.insts[at].RIPRel() {
-		return table{}, false
-	}
-	lea := b.insts[at]
-	return table{b.addr(b.at[at]) + abi.Addr(lea.Len) + abi.Addr(int64(lea.Disp)), 4, index, use}, true
-}
-
-// writer is the last instruction before the one with index i that writes a
-// register, if control can have come no other way.
-func (b *body) writer(i int, r insn.Reg) (int, bool) {
-	for j := i - 1; j >= 0 && b.straight(i, j); j-- {
-		if b.insts[j].Effects().Write.Has(r) {
-			return j, true
-		}
-	}
-	return 0, false
-}
-
-// straight reports whether control comes from the instruction with index j to
-// the next one, which is not far before i, by falling through and in no other
-// way.
-func (b *body) straight(i, j int) bool {
-	k := b.insts[j].Branch
-	next := b.at[j] + int(b.insts[j].Len)
-	return i-j <= tableBudget && (k == insn.BranchNone || k == insn.BranchJcc) && len(b.entriesIn(next-1, next+1)) == 0
-}
-
-// bound is how many values a register may have at the instruction with index i,
-// from 0 on, because an unsigned comparison or a mask says so.
-func (b *body) bound(i int, r insn.Reg) (int, bool) {
-	limit := -1 // of a conditional jump whose comparison was not met yet: 1 if it lets equality through, else 0
-	width := 8  // bytes of the register that count
-	for j := i - 1; j >= 0 && b.straight(i, j); j-- {
-		in := b.insts[j]
-		e := in.Effects()
-		n, compared := constantOf(in, r, 7)
-		mask, masked := constantOf(in, r, 4)
-		switch {
-		case in.Branch == insn.BranchJcc:
-			limit = fallsBelow(in)
-		case compared && limit >= 0:
-			return n + limit, operandSize(in) >= min(width, 4)
-		case masked:
-			return mask + 1, operandSize(in) >= min(width, 4)
-		case e.Write.Has(r):
-			from, bytes := copied(in)
-			if bytes == 0 {
-				return 0, false
-			}
-			r, width = from, min(width, bytes)
-		}
-		if in.Branch == insn.BranchNone && e.FlagsWrite != 0 {
-			limit = -1
-		}
-	}
-	return 0, false
-}
-
-// fallsBelow says whether control that does not take a branch has found an
-// unsigned value below what it was compared with (0) or not above it (1); -1 if
-// neither.
-func fallsBelow(in insn.Inst) int {
-	switch in.Opcode & 0x0f {
-	case 0x3: // jae
-		return 0
-	case 0x7: // ja
-		return 1
-	}
-	return -1
-}
-
-// constantOf is the constant, not negative, of an arithmetic instruction on a
-// register: number op of the group 80, 81, 83.
-func constantOf(in insn.Inst, r insn.Reg, op byte) (int, bool) {
-	if !isPlain(in) || in.Imm < 0 {
-		return 0, false
-	}
-	switch in.Opcode {
-	case 0x80, 0x81, 0x83:
-		return int(in.Imm), !in.HasMem() && rmOf(in) == r && in.ModRM>>3&7 == op && (in.Opcode != 0x80 || hasLowByte(in))
-	case op<<3 | 4, op<<3 | 5:
-		return int(in.Imm), r == insn.RAX
-	}
-	return 0, false
-}
-
-// operandSize is the size of what constantOf has recognised, in bytes.
-func operandSize(in insn.Inst) int {
-	if in.Opcode == 0x80 || in.Opcode&7 == 4 {
-		return 1
-	}
-	return int(in.OpSize)
-}
-
-// hasLowByte reports whether rm, as a byte register, is the low byte of the
-// register of that number: not ah, ch, dh, bh.
-func hasLowByte(in insn.Inst) bool { return in.Prefixes&insn.PrefixREX != 0 || rmOf(in) < 4 }
-
-// copied is the register whose low bytes an instruction copies to another one
-// with zeros above, and how many these are; 0 if it does nothing of the kind.
-func copied(in insn.Inst) (insn.Reg, int) {
-	if in.Enc != insn.EncLegacy || in.ModRMOff == 0 || in.HasMem() || in.OpSize < 4 {
-		return 0, 0
+		ok = s.loaded(i)
+	} else {
+		ok = s.register(i, rmOf(in))
 	}
 	switch {
-	case in.Map == 0 && in.Opcode == 0x89:
-		return regOf(in), int(in.OpSize)
-	case in.Map == 0 && in.Opcode == 0x8b:
-		return rmOf(in), int(in.OpSize)
-	case in.Map == 1 && in.Opcode == 0xb7:
-		return rmOf(in), 2
-	case in.Map == 1 && in.Opcode == 0xb6 && hasLowByte(in):
-		return rmOf(in), 1
+	case !ok:
+		return unresolved
+	case !s.pointer && len(s.targets)+len(s.outside) == 0: // nothing leads here
+		return unresolved
+	case s.pointer:
+		return byPointer
 	}
-	return 0, 0
+	return byTables
 }
 
-// tableEntry is where entry k of a table leads.
-func (f *Func) tableEntry(t table, k int) (abi.Addr, bool) {
-	at := t.at + abi.Addr(k*t.size)
-	for _, d := range f.ReadOnly {
-		if at < d.Start || uint64(at-d.Start)+uint64(t.size) > uint64(len(d.Bytes)) {
+// loaded: the address is the memory operand of the instruction with index i.
+func (s *sources) loaded(i int) bool {
+	o, ok := s.operandOf(i)
+	if !ok || s.insts[i].OpSize != 8 {
+		return false
+	}
+	t := table{at: abi.Addr(o.disp), size: 8, index: o.index, use: i}
+	if o.index != none && o.scale == 8 {
+		known := o.base == none
+		if !known {
+			var base abi.Addr
+			if base, known = s.constant(i, o.base, 0); known {
+				t.at += base
+			}
+		}
+		if known && s.read(t) {
+			return true
+		}
+	}
+	return s.elsewhere()
+}
+
+// elsewhere: the address was made by other code. It is written in code or data
+// then, unless this function takes addresses inside of itself, with which it
+// may compute.
+func (s *sources) elsewhere() bool {
+	s.pointer = true
+	return !slices.ContainsFunc(s.entries, func(e entry) bool { return e.how == byAddress && e.from != outside && e.to != 0 })
+}
+
+// register: the address is what a register holds before the instruction with
+// index i.
+func (s *sources) register(i int, r insn.Reg) bool {
+	if s.depth++; s.depth > depthBudget {
+		return false
+	}
+	origins, ok := s.origins(i, r)
+	if !ok {
+		return false
+	}
+	for _, j := range origins {
+		if !s.value(j, r) {
+			return false
+		}
+	}
+	return true
+}
+
+// value: the address is what the instruction with index j writes to a register.
+func (s *sources) value(j int, r insn.Reg) bool {
+	switch {
+	case j == fromCaller, j == fromPart && s.leaves:
+		return s.elsewhere()
+	case j == fromPart:
+		return false
+	}
+	in := &s.insts[j]
+	if to, ok := s.literalOf(j); ok {
+		if to < s.f.Start || to > s.f.End() {
+			s.outside = append(s.outside, to)
+			return true
+		}
+		return s.add(to)
+	}
+	if in.Branch == insn.BranchCall || in.Branch == insn.BranchCallInd {
+		return r == insn.RAX && s.elsewhere()
+	}
+	if isPop(in) || isDemangling(in) {
+		return s.elsewhere()
+	}
+	if c, ok := copyOf(in); ok && c.bytes == 8 && c.to == r {
+		if c.from == none {
+			return s.loaded(j)
+		}
+		return s.register(j, c.from)
+	}
+	if isCmov(in) {
+		if in.HasMem() {
+			return s.loaded(j) && s.register(j, r)
+		}
+		return s.register(j, rmOf(in)) && s.register(j, r)
+	}
+	if x, y, ok := s.sumOf(j); ok {
+		return s.sum(j, x, y) || s.sum(j, y, x)
+	}
+	return false
+}
+
+// sum: the address is the sum of an entry of a table and a constant, which two
+// registers hold before the instruction with index j.
+func (s *sources) sum(j int, entry, other insn.Reg) bool {
+	to, ok := s.constant(j, other, 0)
+	if !ok {
+		return false
+	}
+	t, ok := s.entry(j, entry)
+	t.to = to
+	return ok && s.read(t)
+}
+
+// entry recognises the load of a table's entry, of four bytes, extended by its
+// sign, to what a register holds before the instruction with index j.
+func (s *sources) entry(j int, r insn.Reg) (table, bool) {
+	for range depthBudget {
+		origins, ok := s.origins(j, r)
+		if !ok || len(origins) != 1 || origins[0] < 0 {
+			return table{}, false
+		}
+		j = origins[0]
+		c, ok := copyOf(&s.insts[j])
+		switch {
+		case !ok || c.bytes < 4:
+			return table{}, false
+		case c.from == none:
+			return s.indexed(j)
+		}
+		r = c.from
+	}
+	return table{}, false
+}
+
+// indexed recognises the operand of the load of an entry of four bytes.
+func (s *sources) indexed(j int) (table, bool) {
+	o, ok := s.operandOf(j)
+	t := table{at: abi.Addr(o.disp), size: 4, index: o.index, use: j}
+	switch {
+	case !ok || o.base != none && o.index == none:
+		return table{}, false
+	case o.base == none: // with an index, or a single entry
+		return t, o.index == none || o.scale == 4
+	}
+	base, known := s.constant(j, o.base, 0)
+	switch {
+	case known && o.scale == 4:
+		t.at += base
+		return t, true
+	case o.scale != 1:
+		return table{}, false
+	}
+	// Both are added as they are: one of them is the index times 4.
+	if known {
+		t.at += base
+		return s.scaled(j, o.index, t)
+	}
+	if base, known = s.constant(j, o.index, 0); known {
+		t.at += base
+		return s.scaled(j, o.base, t)
+	}
+	return table{}, false
+}
+
+// scaled recognises lea 0(,index,4).
+func (s *sources) scaled(j int, r insn.Reg, t table) (table, bool) {
+	origins, ok := s.origins(j, r)
+	if !ok || len(origins) != 1 || origins[0] < 0 || !isLea(&s.insts[origins[0]]) {
+		return table{}, false
+	}
+	t.use = origins[0]
+	o, ok := s.operandOf(t.use)
+	t.index = o.index
+	return t, ok && o.base == none && o.index != none && o.scale == 4 && o.disp == 0
+}
+
+// constant is the address that a register holds before the instruction with
+// index i, whatever way led there. Other parts of the function, which may jump
+// back into a loop, are trusted to agree.
+func (b *body) constant(i int, r insn.Reg, depth int) (abi.Addr, bool) {
+	origins, ok := b.origins(i, r)
+	if !ok || depth == depthBudget {
+		return 0, false
+	}
+	var all abi.Addr
+	known := false
+	for _, j := range origins {
+		if j == fromPart {
 			continue
 		}
-		b := d.Bytes[at-d.Start:]
-		if t.size == 4 {
-			return t.at + abi.Addr(int64(int32(binary.LittleEndian.Uint32(b)))), true
+		if j == fromCaller {
+			return 0, false
 		}
-		return abi.Addr(binary.LittleEndian.Uint64(b)), true
+		v, ok := b.literalOf(j)
+		if c, copies := copyOf(&b.insts[j]); !ok && copies && c.bytes == 8 && c.from != none {
+			v, ok = b.constant(j, c.from, depth+1)
+		}
+		if !ok || known && v != all {
+			return 0, false
+		}
+		all, known = v, true
 	}
-	return 0, false
+	return all, known
 }
 
-// isPlain reports an instruction of the one-byte opcodes.
-func isPlain(in insn.Inst) bool { return in.Enc == insn.EncLegacy && in.Map == 0 }
-
-// rmOf and regOf are the registers that ModRM names, where it names registers.
-func rmOf(in insn.Inst) insn.Reg  { return extended(in.ModRM, in.Prefixes&insn.RexB != 0) }
-func regOf(in insn.Inst) insn.Reg { return extended(in.ModRM>>3, in.Prefixes&insn.RexR != 0) }
-
-func extended(n byte, rex bool) insn.Reg {
-	r := insn.Reg(n & 7)
-	if rex {
-		r += 8
+// read adds where all entries of a table lead. It reports false unless the
+// table's length is certain and all of it makes sense. If its length is not
+// known, it ends where an entry makes no sense: it cannot be longer.
+func (s *sources) read(t table) bool {
+	n := limit{1, true}
+	if t.index != none {
+		n = s.bound(t.use, t.index)
 	}
-	return r
+	if s.f.ReadOnly == nil || n.n > tableMost {
+		return false
+	}
+	if n.tight {
+		b := s.f.ReadOnly(t.at, int(n.n)*t.size)
+		return b != nil && s.addAll(t, b) == int(n.n)
+	}
+	if t.size != 4 || s.f.Part == nil {
+		return false
+	}
+	if n.n == 0 {
+		n.n = tableMost
+	}
+	b := s.f.ReadOnly(t.at, int(n.n)*t.size)
+	for ; b == nil && n.n > 1; n.n /= 2 { // the end of the data may be near
+		b = s.f.ReadOnly(t.at, int(n.n/2)*t.size)
+	}
+	return s.addAll(t, b) > 0
+}
+
+// addAll adds entries up to one that makes no sense, and says how many.
+func (s *sources) addAll(t table, b []byte) int {
+	n := 0
+	for ; len(b) > 0; b = b[t.size:] {
+		var to abi.Addr
+		if t.size == 4 {
+			to = t.to + abi.Addr(int64(int32(binary.LittleEndian.Uint32(b))))
+		} else {
+			to = abi.Addr(binary.LittleEndian.Uint64(b))
+		}
+		if !s.add(to) {
+			break
+		}
+		n++
+	}
+	return n
+}
+
+// add adds one address. It reports false if the function has no instruction
+// there.
+func (s *sources) add(to abi.Addr) bool {
+	switch {
+	case to == s.f.End():
+		return true // where a compiler says that nothing goes
+	case to >= s.f.Start && to < s.f.End():
+		off := int(to - s.f.Start)
+		_, boundary := s.find(off)
+		if boundary {
+			s.targets = append(s.targets, off)
+		}
+		return boundary
+	case s.f.Part != nil && !s.f.Part(to):
+		return false
+	}
+	s.outside = append(s.outside, to)
+	return true
 }

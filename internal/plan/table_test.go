@@ -31,7 +31,7 @@ func (m *module) readOnly(t *testing.T) {
 		data = append(data, Data{m.base + abi.Addr(p.Vaddr), b})
 	}
 	for _, fn := range m.funcs {
-		fn.ReadOnly = data
+		fn.ReadOnly = Constants(data).Read
 	}
 }
 
@@ -130,7 +130,7 @@ func TestTablesMustBeCertain(t *testing.T) {
 		for _, offset := range row.table {
 			b = binary.LittleEndian.AppendUint32(b, uint32(offset))
 		}
-		f.ReadOnly = []Data{{base + 0x2000, b}}
+		f.ReadOnly = Constants{{base + 0x2000, b}}.Read
 		if row.inbound != 0 {
 			f.Inbound = []abi.Addr{base + row.inbound}
 		}

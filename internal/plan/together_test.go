@@ -27,7 +27,7 @@ func TestEarlier(t *testing.T) {
 		{name: "before a call", code: "4883ec08 53 e800010000", site: 4, facts: easy, tactic: Earlier, len: 5},
 		{name: "too short before a call", code: "53 e800010000", site: 0, facts: easy, reason: CallInside},
 		{name: "not over what may fault", code: "488b4708 c3", site: 4, facts: Facts{TrapsHandled: true, Costliest: Earlier}, reason: TooShort},
-		{name: "unknown jumps, no traps", code: "5b 5b 5b 5b 5b ffe0", site: 5, facts: noTraps, reason: TooShort},
+		{name: "unknown jumps, no traps", code: "5b 5b 4801c0 ffe0", site: 5, facts: noTraps, reason: TooShort},
 	} {
 		f := function(r.code)
 		f.InboundKnown = true

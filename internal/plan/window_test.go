@@ -136,7 +136,7 @@ func TestEntries(t *testing.T) {
 		lock     = "7401 f0480fb10f 9090 c3"     // behind the lock prefix
 		leaIn    = "488d0502000000 9090 9090 90" // of 9
 		endbr    = "90 f30f1efa c3"
-		jmpReg   = "55 4889e5 4883ec10 ffe0"
+		jmpReg   = "55 4889e5 4883ec10 4801c0 ffe0"
 		table    = "55 4889e5 4883ec10 ff24c500100000"
 		viaGOT   = "55 4889e5 4883ec10 ff2500100000"
 	)
@@ -157,7 +157,7 @@ func TestEntries(t *testing.T) {
 		{name: "endbr64 inside, no traps", code: endbr, facts: noTraps, reason: JumpInside, detail: "endbr64"},
 		{name: "an indirect jump", code: jmpReg, facts: easy, tactic: Multiple, len: 8},
 		{name: "an indirect jump, no traps", code: jmpReg, facts: noTraps, reason: IndirectJump},
-		{name: "a switch table, no traps", code: table, facts: noTraps, reason: IndirectJump},
+		{name: "a table of addresses, which data hold, no traps", code: table, facts: noTraps, tactic: Multiple, len: 8},
 		{name: "a single has no inside", code: table, site: 8, facts: noTraps, tactic: Single, len: 7},
 		{name: "a tail jump through memory", code: viaGOT, facts: noTraps, tactic: Multiple, len: 8},
 	} {
