@@ -223,8 +223,24 @@ func (p *Planner) start(c *claims, site abi.Addr, i, least int) *Window {
 	if p.checkUnknown(w) != nil {
 		w.Insts, w.Len = w.Insts[:1], int(p.insts[i].Len)
 	}
+	if !w.Insts[len(w.Insts)-1].Branch.Falls() && p.unknown == "" {
+		p.startPad(c, w, least)
+	}
 	w.layOut()
 	return w
+}
+
+// startPad adds padding that nothing runs.
+func (p *Planner) startPad(c *claims, w *Window, least int) {
+	for off := int(w.End() - p.f.Start); w.Len < least && off < p.own; off = int(w.End() - p.f.Start) {
+		in, err := insn.Decode(p.text[off:p.own], insn.Mode64)
+		n := int(in.Len)
+		if err != nil || !isPadding(in) || p.mayBeEntry(off, in) || len(p.entriesIn(off-1, off+n)) > 0 || !c.open(off, n) {
+			return
+		}
+		w.Insts = append(w.Insts, Inst{Inst: in, Off: w.Len, Pad: true})
+		w.Len += n
+	}
 }
 
 func (w *Window) add(in insn.Inst) {

@@ -3,6 +3,7 @@ package plan
 import (
 	"fmt"
 	"math"
+	"slices"
 
 	"trapless/internal/abi"
 	asm "trapless/internal/asm/x86"
@@ -213,10 +214,15 @@ func movedSize(in Inst) int {
 // isBreakpointPad reports padding that is never reached and stays where it is.
 func isBreakpointPad(in Inst) bool { return in.Pad && in.Branch == insn.BranchTrap }
 
-// fallsOut reports whether control can leave the window at its end.
+// fallsOut reports whether control can leave the window at its end: behind the last
+// instruction that is not a breakpoint in padding.
 func (w *Window) fallsOut() bool {
-	last := w.Insts[len(w.Insts)-1]
-	return !isBreakpointPad(last) && last.Branch.Falls() && !reloc.CanEmulate(last.Inst)
+	for _, in := range slices.Backward(w.Insts) {
+		if !isBreakpointPad(in) {
+			return in.Branch.Falls() && !reloc.CanEmulate(in.Inst)
+		}
+	}
+	return false
 }
 
 // margin is more than any instruction's length, moved or not.

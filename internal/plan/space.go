@@ -336,7 +336,7 @@ func (w *Window) slots() []abi.Range {
 		}
 	}
 	if w.need[3].kind == anyByte {
-		slots = append(slots, w.reach)
+		slots = append(slots, abi.Range{Start: below(from, 1<<31), End: above(from, 1<<31)})
 	}
 	return slots
 }

@@ -98,7 +98,7 @@ func (p *Planner) take(w *Window, i, last, least int) *Refusal {
 			return p.takePad(w, least)
 		}
 		if i == len(p.insts) {
-			return p.refuseEnd(w)
+			return p.takeEnd(w, least)
 		}
 		if r := p.checkInst(w, i); r != nil {
 			return r
@@ -131,6 +131,16 @@ func (p *Planner) takePad(w *Window, least int) *Refusal {
 	}
 	w.layOut()
 	return p.checkUse(w)
+}
+
+// takeEnd extends a window behind code that runs on past the function's end, into
+// breakpoints: what follows a call that does not return.
+func (p *Planner) takeEnd(w *Window, least int) *Refusal {
+	end := int(w.Start-p.f.Start) + least
+	if p.err != nil || w.Len == 0 || end > p.own || slices.ContainsFunc(p.text[len(p.f.Code):end], func(b byte) bool { return b != breakpoint }) {
+		return p.refuseEnd(w)
+	}
+	return p.takePad(w, least)
 }
 
 // mayBeEntry reports a no-op behind the function where one without a symbol

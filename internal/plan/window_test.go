@@ -43,6 +43,7 @@ type row struct {
 func (r row) check(t *testing.T, f *Func) {
 	t.Helper()
 	windows, refusals := Analyze(f, []abi.Addr{f.Start + r.site}, &r.facts)
+	windows = slices.DeleteFunc(windows, func(w *Window) bool { return len(w.Sites) == 0 })
 	switch {
 	case r.tactic != "" && (len(windows) != 1 || len(refusals) != 0):
 		t.Errorf("%s: no window: %v", r.name, refusals)

@@ -1,0 +1,45 @@
+package plan
+
+import (
+	"testing"
+
+	"trapless/internal/abi"
+)
+
+// TestCramped: which tactic comes out where no five bytes are.
+func TestCramped(t *testing.T) {
+	free := NewSpace(SpaceConfig{Maps: []Mapping{{Range: abi.Range{Start: base.PageDown(), End: base.PageDown() + abi.PageSize}}}})
+	none := NewSpace(SpaceConfig{Maps: []Mapping{{Range: abi.Range{Start: lowest, End: highest}}}})
+	handled := Facts{TrapsHandled: true, FaultsMapped: true}
+	roomy, full, noTraps, blocked := handled, handled, Facts{FaultsMapped: true, Space: none}, handled
+	roomy.Space, full.Space = free, none
+	blocked.Blocked, blocked.Space = "thread 7 (worker)", none
+	for _, r := range []row{
+		{name: "five bytes", code: "4889f8 4889f9 c3", facts: roomy, tactic: Multiple, len: 6},
+		{name: "a jump target behind it", code: "4889f8 4889f9 75fb c3", facts: roomy, tactic: Pun, len: 3},
+		{name: "no free address, padding", code: "4889f8 4889f9 75fb c3 | 0f1f440000 cccccc", facts: full, tactic: Short, len: 3},
+		{name: "no free address, instructions move out", code: "4889f8 4889f9 75fb 48b80000000000000000 c3", facts: full, tactic: Evict, len: 3},
+		{name: "no free address at all", code: "4889f8 4889f9 75fb c3", facts: full, tactic: Trap, len: 3},
+		{name: "no room, no handlers", code: "4889f8 4889f9 75fb c3", facts: noTraps, reason: JumpInside},
+		{name: "no room, blocked signals", code: "4889f8 4889f9 75fb c3", facts: blocked, reason: JumpInside},
+		{name: "padding that is too far away", code: "4889f8 4889f9 75fb " + nops(130) + "c3 | cccccccccccc", facts: full, tactic: Trap, len: 3},
+		{name: "an indirect call", code: "eb00 ffd0 eb00 c3", site: 2, facts: roomy, tactic: Pun, len: 2},
+		{name: "a call at a window's end", code: "4889f8 e800010000 c3", facts: full, tactic: Multiple, len: 8},
+		{name: "one byte, the next function moves out", code: "c3", facts: roomy, tactic: Evict, len: 1},
+		{name: "into breakpoints", code: "e800010000 90 | cccccccc", site: 5, facts: full, tactic: Multiple, len: 5},
+		{name: "a system call", code: "eb00 0f05 eb00 c3", site: 2, facts: roomy, reason: SyscallInside},
+	} {
+		f := function(r.code)
+		f.Next = &Func{Name: "next", Start: f.End() + abi.Addr(len(f.Pad)), Code: unhex("b801000000 c3"), Entry: true, InboundKnown: true}
+		r.check(t, f)
+	}
+}
+
+// nops is instructions of a byte each that a jump leads to, so that none of them
+// can move out with its neighbour.
+func nops(n int) (code string) {
+	for range n / 2 {
+		code += "75ff" // into itself
+	}
+	return code
+}
