@@ -47,6 +47,7 @@ var levels = map[string]int{
 	"":                    70, // the public package
 	"cmd":                 80,
 	"internal/testkit":    10,
+	"internal/saturation": 60, // tests alone: whole programs, probed at every instruction
 }
 
 // testsOnly may be imported by test files alone (and by itself).

@@ -140,6 +140,10 @@ func (b *builder) place(ctx context.Context, req Request) (*Detour, *plan.Refusa
 	if err != nil || d != nil {
 		return d, nil, err
 	}
+	if reach := req.Window.Reach(); reach.Len() < leastReach {
+		return nil, &plan.Refusal{Site: req.Window.Site, Reason: plan.NoSpringboard,
+			Detail: fmt.Sprintf("what its instructions refer to is in reach only of %v to %v", reach.Start, reach.End)}, nil
+	}
 	size, err := b.estimate(req)
 	if err != nil {
 		return nil, nil, err
@@ -173,6 +177,9 @@ func (b *builder) place(ctx context.Context, req Request) (*Detour, *plan.Refusa
 func newDetour(w *plan.Window, at abi.Addr, g generated) *Detour {
 	return &Detour{Window: w, At: at, Size: len(g.code), pairs: g.pairs, entry: -1}
 }
+
+// leastReach is more than any detour's size, in bytes.
+const leastReach = 1 << 20
 
 // again looks for the detour of the same site and programs in the target.
 func (b *builder) again(ctx context.Context, req Request) (*Detour, error) {
@@ -249,7 +256,7 @@ func (b *builder) emit(req Request, at, gate abi.Addr, rt *jit.Runtime) (generat
 // in how it reaches the arena, by a few bytes for each access.
 func (b *builder) estimate(req Request) (int, error) {
 	at, reach := req.Window.Site+estimateAt, req.Window.Reach()
-	if !reach.Contains(at) {
+	if !reach.Contains(at) || !reach.Contains(at+leastReach) {
 		at = reach.Start
 	}
 	gate := at &^ (guessSize - 1)

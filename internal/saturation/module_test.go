@@ -1,0 +1,155 @@
+package saturation
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"trapless/internal/abi"
+	"trapless/internal/elfplan"
+	"trapless/internal/image"
+	insn "trapless/internal/insn/x86"
+	"trapless/internal/plan"
+	"trapless/internal/proc"
+)
+
+// module is a file whose text a target has mapped, ready to be planned.
+type module struct {
+	path  string
+	file  *os.File
+	elf   *elfplan.Module
+	funcs []*plan.Func
+	facts *plan.Facts
+	text  abi.Range  // of all functions
+	sites []abi.Addr // that were planned
+}
+
+// place is an address that does not depend on where a module lies.
+type place struct {
+	module string
+	at     image.VAddr
+}
+
+// modules reads the mapped files whose base names match a pattern.
+func modules(pid int, patterns []string) (out []*module, err error) {
+	maps, err := proc.ReadMaps(pid)
+	if err != nil {
+		return nil, err
+	}
+	seen := map[string]bool{}
+	for i := range maps {
+		m := &maps[i]
+		if m.Perm&proc.Exec == 0 || !m.File() || seen[m.Path] || !matches(m.Path, patterns) {
+			continue
+		}
+		seen[m.Path] = true
+		mod, err := load(pid, m)
+		if err != nil {
+			return nil, errors.Join(fmt.Errorf("%s: %w", m.Path, err), closeAll(out))
+		}
+		out = append(out, mod)
+	}
+	return out, nil
+}
+
+func matches(path string, patterns []string) bool {
+	for _, p := range patterns {
+		if ok, _ := filepath.Match(p, filepath.Base(path)); ok {
+			return true
+		}
+	}
+	return false
+}
+
+func closeAll(mods []*module) error {
+	var errs []error
+	for _, m := range mods {
+		errs = append(errs, m.file.Close())
+	}
+	return errors.Join(errs...)
+}
+
+func load(pid int, m *proc.Mapping) (*module, error) {
+	f, err := proc.OpenMapped(pid, m)
+	if err != nil {
+		return nil, err
+	}
+	mod := &module{path: m.Path, file: f}
+	if err := mod.read(m); err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return mod, nil
+}
+
+func (mod *module) read(m *proc.Mapping) error {
+	st, err := mod.file.Stat()
+	if err != nil {
+		return err
+	}
+	im, err := image.New(mod.file, st.Size())
+	if err != nil {
+		return err
+	}
+	bias, err := im.BiasOf(m.Start, image.Offset(m.Offset), true)
+	if err != nil {
+		return err
+	}
+	funcs, err := im.Functions()
+	if err != nil {
+		return err
+	}
+	mod.elf = &elfplan.Module{Image: im, Funcs: funcs, Bias: bias}
+	for _, fn := range funcs.All() {
+		if fn.Len() == 0 {
+			continue
+		}
+		f, err := mod.elf.Func(fn)
+		if err != nil {
+			return err
+		}
+		mod.funcs = append(mod.funcs, f)
+	}
+	if len(mod.funcs) == 0 {
+		return errors.New("there are no functions")
+	}
+	mod.text.Start = mod.funcs[0].Start
+	for _, f := range mod.funcs {
+		mod.text.End = max(mod.text.End, f.End())
+	}
+	if err := mod.elf.FindEntries(mod.funcs); err != nil {
+		return err
+	}
+	mod.facts, err = mod.elf.Facts()
+	return err
+}
+
+// unprobed begins the names of functions that are left alone, to be compared with.
+const unprobed = "unprobed_"
+
+// plan plans the instructions of a choice, all of a function at once. A function
+// may begin inside another one; its instructions are its own.
+func (mod *module) plan(c choice) (windows []*plan.Window, refusals []*plan.Refusal) {
+	for i, f := range mod.funcs {
+		if strings.HasPrefix(f.Name, unprobed) {
+			continue
+		}
+		p := plan.Prepare(f, mod.facts)
+		sites := p.Instructions(func(at abi.Addr, _ insn.Inst) bool {
+			return (i+1 == len(mod.funcs) || at < mod.funcs[i+1].Start) && c.takes(mod.place(at))
+		})
+		ws, rs := p.Together(sites)
+		for _, w := range ws {
+			for _, s := range w.Sites {
+				mod.sites = append(mod.sites, s.Addr)
+			}
+		}
+		windows, refusals = append(windows, ws...), append(refusals, rs...)
+	}
+	return windows, refusals
+}
+
+func (mod *module) place(at abi.Addr) place {
+	return place{filepath.Base(mod.path), mod.elf.Bias.VAddr(at)}
+}

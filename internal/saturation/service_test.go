@@ -1,0 +1,80 @@
+package saturation
+
+import (
+	"context"
+	"fmt"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"trapless/internal/ptrace"
+	"trapless/internal/testkit"
+)
+
+// service is a program of testdata/targets that checks itself until it is told
+// to stop. It is probed while it runs, and the probes are taken out again.
+type service struct {
+	source  string
+	args    []string
+	modules []string // besides its own file
+}
+
+func (s *service) name() string { return strings.Join(append([]string{s.source}, s.args...), ",") }
+
+// saturate probes a running service, gives it time to run into its probes, takes
+// them out, and compares its text with its files.
+func (s *service) saturate(t *testing.T, c choice, work time.Duration) *run {
+	t.Helper()
+	p := testkit.StartCommand(t, exec.Command(testkit.Compile(t, s.source), s.args...))
+	if line := p.Line(); strings.HasPrefix(line, "unavailable") {
+		t.Skip(line)
+	}
+	r := newRun()
+	if err := r.visit(p.Pid, append([]string{strings.TrimSuffix(s.source, filepath.Ext(s.source)) + "*"}, s.modules...), c, work); err != nil {
+		if p.Ended() {
+			t.Fatalf("%v, %v\n%s", err, p.Wait(), p.Output())
+		}
+		t.Fatalf("%v\n%s", err, p.Output())
+	}
+	if changes := testkit.TextChanges(t, p.Pid); len(changes) != 0 {
+		t.Errorf("the text differs: %q", changes)
+	}
+	if last := p.Stop(); last[len(last)-1] != "ok" {
+		t.Errorf("last lines %q", last)
+	}
+	return r
+}
+
+// visit probes a process for a while.
+func (r *run) visit(pid int, patterns []string, c choice, work time.Duration) error {
+	ctx, cancel := context.WithTimeout(context.Background(), deadline)
+	defer cancel()
+	tracer, err := ptrace.Start()
+	if err != nil {
+		return err
+	}
+	defer tracer.Close()
+	g, err := tracer.Seize(ctx, pid)
+	if err != nil {
+		return err
+	}
+	defer g.Close()
+	mods, target, err := r.probe(ctx, g, patterns, c)
+	if err != nil {
+		return err
+	}
+	defer release(mods, target)
+	time.Sleep(work) // any moment is as good as another
+	if err := g.Seize(ctx); err != nil {
+		return err
+	}
+	if err := target.Disarm(ctx); err != nil {
+		return fmt.Errorf("taking the probes out: %w", err)
+	}
+	if err := r.collect(target.Arena(), mods); err != nil {
+		return err
+	}
+	return g.Detach(ctx)
+}

@@ -1,0 +1,50 @@
+package saturation
+
+import (
+	"fmt"
+	"testing"
+	"time"
+)
+
+// services are the targets that check themselves while they run, with what
+// their hazard is about.
+func services() []*service {
+	libc, cxx := []string{"libc.so.6"}, []string{"libstdc++.so*", "libgcc_s.so*"}
+	return []*service{
+		{source: "faults.c", modules: libc},     // handlers of faults look at the faulting address
+		{source: "signals.c", modules: libc},    // handlers interrupt everything
+		{source: "windows.c", modules: libc},    // what must not be jumped over
+		{source: "coroutines.c", modules: libc}, // stacks are changed
+		{source: "threads.c", args: []string{"8"}, modules: libc},
+		{source: "forker.c", modules: libc},   // children go on without a tracer
+		{source: "blocking.c", modules: libc}, // system calls are restarted
+		{source: "unwind.cpp", modules: cxx},  // exceptions, backtraces, cancelled threads
+		{source: "rseq.c", modules: libc},     // restartable sequences
+	}
+}
+
+// TestServices probes all instructions of programs that are at work, and takes
+// the probes out of them again.
+func TestServices(t *testing.T) {
+	var sum total
+	for i, s := range services() {
+		for _, c := range serviceChoices(i) {
+			t.Run(fmt.Sprintf("%s, %v", s.name(), c), func(t *testing.T) {
+				r := s.saturate(t, c, 300*time.Millisecond)
+				t.Log(r)
+				if r.hits == 0 {
+					t.Error("not one hit was counted")
+				}
+				sum.add(r)
+			})
+		}
+	}
+	t.Log(&sum)
+}
+
+func serviceChoices(n int) []choice {
+	if long() {
+		return []choice{{1, 0}, {2, 1}, {5, 2}, {20, 3}}
+	}
+	return []choice{{20, uint64(n)}}
+}

@@ -1,0 +1,280 @@
+package saturation
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"trapless/internal/abi"
+	"trapless/internal/bpf"
+	"trapless/internal/inject"
+	"trapless/internal/plan"
+	"trapless/internal/ptrace"
+)
+
+// program is what is run with and without probes. It has to do the same each
+// time, and to write what it did.
+type program struct {
+	name    string
+	argv    []string
+	env     []string
+	stdin   string   // path of a file, "" for none
+	modules []string // patterns of the base names of what is probed
+	small   bool     // there are few sites, so that all may be probed at any time
+	extra   bool     // it is much like another one, and left out where time is short
+}
+
+// outcome is what a run shows to the world.
+type outcome struct {
+	status syscall.WaitStatus
+	output string // standard output and error
+}
+
+// run is a run with probes.
+type run struct {
+	outcome
+	placed  int // sites that were probed
+	windows int
+	refused map[plan.Reason]int // sites that were not
+	counts  map[place]uint64    // hits of the probed sites, where there were any
+	hits    uint64
+	traps   uint64 // hits that came by a trap
+
+	planning, placing, arming, running time.Duration
+}
+
+// deadline bounds one run. It is generous, as it exists to end a hang.
+const deadline = 5 * time.Minute
+
+// files makes the files that a run reads and writes.
+func (p *program) files(t *testing.T) (in, out *os.File) {
+	t.Helper()
+	in, err := os.Open(os.DevNull)
+	if p.stdin != "" {
+		in, err = os.Open(p.stdin)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if out, err = os.CreateTemp(t.TempDir(), "output"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		in.Close()
+		out.Close()
+	})
+	return in, out
+}
+
+// environment is the same on every machine, so that nothing differs but what
+// the kernel chooses.
+var environment = []string{"PATH=/usr/bin:/bin", "LC_ALL=C", "HOME=/nonexistent", "PYTHONHASHSEED=0", "PYTHONDONTWRITEBYTECODE=1"}
+
+func (p *program) command(in, out *os.File) *ptrace.Command {
+	return &ptrace.Command{Path: p.argv[0], Args: p.argv, Env: slices.Concat(environment, p.env), Files: []*os.File{in, out, out}}
+}
+
+// alone runs the program without probes.
+func (p *program) alone(t *testing.T) outcome {
+	t.Helper()
+	in, out := p.files(t)
+	c := p.command(in, out)
+	process, err := os.StartProcess(c.Path, c.Args, &os.ProcAttr{Env: c.Env, Files: c.Files})
+	if err != nil {
+		t.Fatal(err)
+	}
+	st, err := process.Wait()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return outcome{st.Sys().(syscall.WaitStatus), contents(t, out)}
+}
+
+func contents(t *testing.T, f *os.File) string {
+	t.Helper()
+	text, err := os.ReadFile(f.Name())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// saturate runs the program with a counting probe on each instruction of its
+// modules that the choice takes, from before its main function to its end.
+func (p *program) saturate(t *testing.T, c choice) *run {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), deadline)
+	defer cancel()
+	in, out := p.files(t)
+	tracer, err := ptrace.Start()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tracer.Close()
+	g, err := tracer.Launch(ctx, p.command(in, out))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer g.Close()
+	r := newRun()
+	if err := r.life(ctx, g, p.modules, c); err != nil {
+		_ = syscall.Kill(g.PID, syscall.SIGKILL) // it is ours
+		t.Fatalf("%s: %v\n%s", p.name, err, contents(t, out))
+	}
+	r.output = contents(t, out)
+	return r
+}
+
+func newRun() *run { return &run{refused: map[plan.Reason]int{}, counts: map[place]uint64{}} }
+
+// life probes a launched program and lets it run to its end.
+func (r *run) life(ctx context.Context, g *ptrace.Group, patterns []string, c choice) error {
+	mods, target, err := r.probe(ctx, g, patterns, c)
+	if err != nil {
+		return err
+	}
+	defer release(mods, target)
+	lap := stopwatch()
+	if r.status, err = g.Wait(ctx); err != nil {
+		return err
+	}
+	r.running = lap()
+	return r.collect(target.Arena(), mods)
+}
+
+// probe puts probes into the target of a seized group and lets it go.
+func (r *run) probe(ctx context.Context, g *ptrace.Group, patterns []string, c choice) (mods []*module, target *inject.Target, err error) {
+	lap := stopwatch()
+	if mods, err = modules(g.PID, patterns); err != nil {
+		return nil, nil, err
+	}
+	defer func() {
+		if err != nil {
+			release(mods, target)
+		}
+	}()
+	windows, err := r.plan(mods, c)
+	if err != nil {
+		return nil, nil, err
+	}
+	r.planning = lap()
+	layout, err := abi.NewLayout(abi.Config{Threads: 8, Maps: []abi.MapSpec{counterMap(mods)}, JournalSize: 1<<20 + 256*uint64(len(windows))})
+	if err != nil {
+		return nil, nil, err
+	}
+	if target, err = inject.Open(ctx, g, layout); err != nil {
+		return nil, nil, err
+	}
+	if err = r.place(ctx, target, windows); err != nil {
+		return nil, nil, err
+	}
+	r.placing = lap()
+	if err = r.arm(ctx, target); err != nil {
+		return nil, nil, err
+	}
+	r.arming = lap()
+	return mods, target, g.Detach(ctx)
+}
+
+// release closes files and memory, of which nothing can be lost.
+func release(mods []*module, target *inject.Target) {
+	_ = closeAll(mods)
+	if target != nil {
+		_ = target.Close()
+	}
+}
+
+// stopwatch tells the time since it was asked last.
+func stopwatch() func() time.Duration {
+	began := time.Now()
+	return func() time.Duration {
+		d := time.Since(began)
+		began = began.Add(d)
+		return d
+	}
+}
+
+// plan plans all modules.
+func (r *run) plan(mods []*module, c choice) (windows []planned, err error) {
+	for i, m := range mods {
+		prog, err := counter(mods, i)
+		if err != nil {
+			return nil, err
+		}
+		ws, refusals := m.plan(c)
+		for _, w := range ws {
+			windows = append(windows, planned{w, prog})
+		}
+		for _, refusal := range refusals {
+			r.refused[refusal.Reason]++
+		}
+	}
+	if len(windows) == 0 {
+		return nil, errors.New("not one site can be probed")
+	}
+	return windows, nil
+}
+
+// planned is a window and the program for each of its sites.
+type planned struct {
+	*plan.Window
+	program *bpf.Verified
+}
+
+func (r *run) place(ctx context.Context, target *inject.Target, windows []planned) error {
+	var reqs []inject.Request
+	for _, w := range windows {
+		req := inject.Request{Window: w.Window}
+		for range w.Sites {
+			req.Programs = append(req.Programs, []*bpf.Verified{w.program})
+		}
+		reqs = append(reqs, req)
+	}
+	_, refusals, err := target.Place(ctx, reqs)
+	r.refuse(windows, refusals)
+	return err
+}
+
+// refuse notes refusals of windows, by their first sites.
+func (r *run) refuse(windows []planned, refusals []*plan.Refusal) {
+	sites := map[abi.Addr]int{}
+	for _, w := range windows {
+		sites[w.Site] = len(w.Sites)
+	}
+	for _, refusal := range refusals {
+		r.refused[refusal.Reason] += sites[refusal.Site]
+	}
+}
+
+func (r *run) arm(ctx context.Context, target *inject.Target) error {
+	refusals, err := target.Arm(ctx)
+	if err != nil {
+		return err
+	}
+	if len(refusals) > 0 {
+		return fmt.Errorf("%d windows were refused when they were armed; the first: %w", len(refusals), refusals[0])
+	}
+	r.windows = len(target.Detours())
+	for _, d := range target.Detours() {
+		r.placed += len(d.Window.Sites)
+	}
+	return nil
+}
+
+// String is a line for the log.
+func (r *run) String() string {
+	var refused []string
+	for _, reason := range slices.Sorted(maps.Keys(r.refused)) {
+		refused = append(refused, fmt.Sprintf("%s %d", reason, r.refused[reason]))
+	}
+	return fmt.Sprintf("%d sites in %d windows, %d hits at %d of them, %d by traps; refused: %s; planned in %v, placed in %v, armed in %v, ran for %v",
+		r.placed, r.windows, r.hits, len(r.counts), r.traps, strings.Join(refused, ", "),
+		r.planning.Round(time.Millisecond), r.placing.Round(time.Millisecond), r.arming.Round(time.Millisecond), r.running.Round(time.Millisecond))
+}
