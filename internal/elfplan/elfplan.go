@@ -32,19 +32,9 @@ type Module struct {
 // Func describes a function. What leads into it from outside is not known yet
 // but for the symbols inside it; see FindEntries.
 func (m *Module) Func(fn image.Func) (*plan.Func, error) {
-	code, err := m.Funcs.Code(fn)
+	code, pad, err := m.Funcs.Body(fn)
 	if err != nil {
 		return nil, err
-	}
-	padding, err := m.Funcs.Padding(fn)
-	if err != nil {
-		return nil, err
-	}
-	var pad []byte
-	if padding.Len() > 0 { // an empty one may lie at the segment's end
-		if pad, err = m.Image.Code(padding); err != nil {
-			return nil, err
-		}
 	}
 	f := &plan.Func{Name: fn.Name(), Aliases: fn.Names, Start: m.Bias.Addr(fn.Start), Code: code, Pad: pad, Entry: fn.Entry,
 		ReadOnly: m.constant, Fixed: m.Image.Kind == image.Exec, Go: fn.Go}

@@ -278,25 +278,22 @@ func (fs *Functions) Inner(r Range) []Func {
 // Code reads a function's bytes.
 func (fs *Functions) Code(fn Func) ([]byte, error) { return fs.file.Code(fn.Range) }
 
-// Padding is the range behind a function, up to the next one, that holds nothing but filling: nops, int3,
-// zeros. It is empty where another function encloses this one, since code follows then.
-func (fs *Functions) Padding(fn Func) (Range, error) {
-	none := Range{fn.End, fn.End}
+// Body reads a function's bytes, and those behind it up to the next one that are nothing but filling: nops,
+// int3, zeros. There are none where another function encloses this one, since code follows then.
+func (fs *Functions) Body(fn Func) (code, padding []byte, err error) {
+	end := fn.End
 	s := fs.file.executable(fn.Start)
-	if s == nil || fn.End >= s.inFile().End {
-		return none, nil
+	if _, inside := fs.At(fn.End); !inside && s != nil && fn.End < s.inFile().End {
+		// Compilers align functions to 64 bytes at most; a longer gap is something else.
+		const longest = 256
+		end = min(fs.Next(fn.End), fn.End+longest, s.inFile().End)
 	}
-	if _, inside := fs.At(fn.End); inside {
-		return none, nil
-	}
-	// Compilers align functions to 64 bytes at most; a longer gap is something else.
-	const longest = 256
-	end := min(fs.Next(fn.End), fn.End+longest, s.inFile().End)
-	b, err := fs.file.Code(Range{fn.End, end})
+	b, err := fs.file.Code(Range{fn.Start, end})
 	if err != nil {
-		return none, err
+		return nil, nil, err
 	}
-	return Range{fn.End, fn.End + VAddr(filling(b))}, nil
+	n := int(fn.Len())
+	return b[:n:n], b[n : n+filling(b[n:])], nil
 }
 
 // filling is the length of the bytes at the start of b that compilers and linkers fill gaps with: nops of

@@ -66,8 +66,8 @@ func useFunction(t *testing.T, fs *Functions, fn Func) {
 	if err != nil || uint64(len(code)) != fn.Len() {
 		t.Fatalf("%v: %d bytes of code, %v", fn.Range, len(code), err)
 	}
-	if r, err := fs.Padding(fn); err != nil || r.Start != fn.End || r.End < r.Start {
-		t.Fatalf("%v: padding %v, %v", fn.Range, r, err)
+	if body, padding, err := fs.Body(fn); err != nil || !bytes.Equal(body, code) || len(padding) != filling(padding) {
+		t.Fatalf("%v: %d bytes and padding %x, %v", fn.Range, len(body), padding, err)
 	}
 	if at, ok := fs.At(fn.Start); fn.Len() > 0 && (!ok || at.Start != fn.Start) {
 		t.Fatalf("at %v: %v", fn.Start, at.Range)

@@ -27,7 +27,8 @@ type body struct {
 	twofold    []int      // sorted indices of instructions that a jump into them makes ambiguous
 
 	graph *flow     // made when first wanted
-	lives *liveness // made when first wanted
+	lives *liveness // made when often wanted
+	asked int       // how often liveness was wanted
 }
 
 // entry is a place in the function that is entered by other ways than from the
@@ -40,17 +41,23 @@ type entry struct {
 const outside = -1
 
 // how an entry is entered.
-type how string
+type how uint8
 
 const (
-	byBranch  how = "a jump"
-	byCall    how = "a call"
-	byAddress how = "code that takes its address"
-	byEndbr   how = "an indirect jump (endbr64)"
-	byInbound how = "code outside the function"
-	byTable   how = "a switch table"
-	byData    how = "a pointer in data"
+	byBranch how = iota
+	byCall
+	byAddress
+	byEndbr
+	byInbound
+	byTable
+	byData
 )
+
+// String says what leads there.
+func (h how) String() string {
+	return [...]string{"a jump", "a call", "code that takes its address", "an indirect jump (endbr64)",
+		"code outside the function", "a switch table", "a pointer in data"}[h]
+}
 
 // read decodes the function. It costs one pass over the code.
 func read(f *Func) *body {
@@ -82,23 +89,8 @@ func (b *body) addr(off int) abi.Addr { return b.f.Start + abi.Addr(off) }
 
 // collect finds the entries.
 func (b *body) collect() {
-	for i, in := range b.insts {
-		off := b.at[i]
-		at := b.addr(off)
-		if to, ok := in.Target(at); ok && in.Branch != insn.BranchAbs {
-			b.enter(to, off, branchHow(in))
-		}
-		switch {
-		case in.Branch == insn.BranchJmpInd:
-			b.indirect = append(b.indirect, indirect{inst: i, leaves: b.leaves(i)})
-		case isLea(&in) && in.RIPRel():
-			to := at + abi.Addr(in.Len) + abi.Addr(int64(in.Disp))
-			b.enter(to, off, byAddress)
-		case b.f.Fixed && in.ImmLen == 4 && in.Branch == insn.BranchNone:
-			b.enterHead(abi.Addr(uint32(in.Imm)), off, byAddress)
-		case isEndbr64(&in) && off != 0:
-			b.entries = append(b.entries, entry{off, outside, byEndbr})
-		}
+	for i := range b.insts {
+		b.collectFrom(i)
 	}
 	for _, to := range b.f.Inbound {
 		b.enter(to, outside, byInbound)
@@ -109,6 +101,31 @@ func (b *body) collect() {
 	b.sortEntries()
 	if len(b.indirect) > 0 {
 		b.resolve()
+	}
+}
+
+// collectFrom finds the entries that the instruction with index i makes.
+func (b *body) collectFrom(i int) {
+	in := &b.insts[i]
+	off := b.at[i]
+	switch in.Branch {
+	case insn.BranchNone:
+	case insn.BranchJmpInd:
+		b.indirect = append(b.indirect, indirect{inst: i, leaves: b.leaves(i)})
+		return
+	default:
+		if to, ok := in.Target(b.addr(off)); ok && in.Branch != insn.BranchAbs {
+			b.enter(to, off, branchHow(in))
+		}
+		return
+	}
+	switch {
+	case in.DispLen == 4 && isLea(in) && in.RIPRel():
+		b.enter(b.addr(off)+abi.Addr(in.Len)+abi.Addr(int64(in.Disp)), off, byAddress)
+	case in.ImmLen == 4 && b.f.Fixed:
+		b.enterHead(abi.Addr(uint32(in.Imm)), off, byAddress)
+	case off != 0 && isEndbr64(in):
+		b.entries = append(b.entries, entry{off, outside, byEndbr})
 	}
 }
 
@@ -125,11 +142,17 @@ func (b *body) leaves(i int) bool {
 
 func (b *body) sortEntries() {
 	slices.SortFunc(b.entries, func(x, y entry) int {
-		return cmp.Or(cmp.Compare(x.to, y.to), cmp.Compare(x.from, y.from), cmp.Compare(x.how, y.how))
+		switch {
+		case x.to != y.to:
+			return x.to - y.to
+		case x.from != y.from:
+			return x.from - y.from
+		}
+		return int(x.how) - int(y.how)
 	})
 }
 
-func branchHow(in insn.Inst) how {
+func branchHow(in *insn.Inst) how {
 	if in.Branch == insn.BranchCall {
 		return byCall
 	}

@@ -35,6 +35,24 @@ type liveness struct {
 
 // liveAt is what is live before the instruction with index i.
 func (b *body) liveAt(i int) (asm.RegSet, insn.Flags) {
+	set := b.liveSetAt(i)
+	return asm.RegSet(set)&allGPRs | asm.Regs(asm.RSP), insn.Flags(set>>32) & insn.StatusFlags
+}
+
+// Few questions are answered by looking ahead from their instructions, most of
+// which have no long way to go. More are worth the solution for all.
+const (
+	fewAsked    = 4
+	askedOf     = 64  // instructions of the function, for one more question
+	aheadBudget = 200 // instructions to look at
+)
+
+func (b *body) liveSetAt(i int) liveSet {
+	if b.asked++; b.lives == nil && b.asked <= fewAsked+len(b.insts)/askedOf {
+		if set, ok := b.lookAhead(i); ok {
+			return set
+		}
+	}
 	if b.lives == nil {
 		b.lives = b.solve()
 	}
@@ -44,7 +62,74 @@ func (b *body) liveAt(i int) (asm.RegSet, insn.Flags) {
 	for j := int(g.blocks[k].end) - 1; j >= i; j-- {
 		set = b.lives.insts[j].before(set)
 	}
-	return asm.RegSet(set)&allGPRs | asm.Regs(asm.RSP), insn.Flags(set>>32) & insn.StatusFlags
+	return set
+}
+
+// ahead is a way that a look ahead has still to go: what on it was neither read
+// nor overwritten up to an instruction.
+type ahead struct {
+	inst int
+	open liveSet
+}
+
+// lookAhead is what is live before the instruction with index i, by following
+// all ways from there. It reports false if they are too long.
+func (b *body) lookAhead(i int) (live liveSet, ok bool) {
+	var space, past [16]ahead
+	queue, seen := append(space[:0], ahead{i, allLive}), past[:0]
+	budget := aheadBudget
+	for len(queue) > 0 {
+		w := queue[len(queue)-1]
+		queue = queue[:len(queue)-1]
+		for k := range seen { // what is known from another way to here
+			if seen[k].inst == w.inst {
+				w.open &^= seen[k].open
+			}
+		}
+		seen = append(seen, w)
+		for j := w.inst; ; j++ {
+			w.open &^= live
+			if w.open == 0 {
+				break
+			}
+			if budget--; budget == 0 || len(seen)+len(queue) > aheadBudget/2 {
+				return 0, false
+			}
+			if j == len(b.insts) {
+				live |= w.open
+				break
+			}
+			t := b.transfer(j)
+			live |= t.read & w.open
+			w.open &^= t.read | t.kill
+			if b.ends(j) {
+				if queue, ok = b.branch(queue, j, w.open); !ok {
+					live |= w.open
+				}
+				break
+			}
+		}
+	}
+	return live, true
+}
+
+// branch adds the ways from the end of a block. It reports false if control may
+// go to places that are not known.
+func (b *body) branch(queue []ahead, j int, open liveSet) ([]ahead, bool) {
+	in := &b.insts[j]
+	switch in.Branch {
+	case insn.BranchJcc, insn.BranchLoop:
+		queue = append(queue, ahead{j + 1, open})
+	case insn.BranchJmp:
+	default:
+		return queue, false
+	}
+	to, _ := in.Target(b.addr(b.at[j]))
+	k, ok := b.find(int(to - b.f.Start))
+	if ok {
+		queue = append(queue, ahead{k, open})
+	}
+	return queue, ok
 }
 
 // solve computes what is live before each block.

@@ -73,7 +73,12 @@ func TestLivenessByItsDefinition(t *testing.T) {
 			}
 		}
 		b := read(&Func{Name: "f", Start: base, Code: code})
-		for i := range b.insts {
+		for k := range 2 * len(b.insts) { // first each by itself, then all together
+			i := k % len(b.insts)
+			b.asked = 0
+			if k == len(b.insts) {
+				b.lives = b.solve()
+			}
 			regs, flags := b.liveAt(i)
 			for bit := range 64 {
 				bit := liveSet(1) << bit
