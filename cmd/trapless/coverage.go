@@ -23,8 +23,15 @@ func newCoverage() *cobra.Command {
 		Short: "tell how many places of a file can be probed without a trap",
 		Long: `Plans a probe at each site of ELF files, and counts the tactics and the reasons
 of refusals. No process is needed. Each site is planned as if it were the only
-one. A target is assumed to have room for the detours. Bytes per site are the
-relocated instructions and the jump back, without the probe's program.`,
+one, in a process whose address space is as usual. Entries are those of functions
+of at least five bytes. Bytes per site are the relocated instructions and the jump
+back, without the probe's program.
+
+Tactics, the cheapest first: single (the instruction is long enough for a jump),
+window (several make room for one), earlier (the jump lies before the site), pun
+(the jump ends in bytes that stay as they are), short (a jump of two bytes to one
+of five in padding), evict (other instructions move out to make room), trap (a
+breakpoint, the only one that costs microseconds a hit).`,
 		Example: `  trapless coverage /lib/x86_64-linux-gnu/libc.so.6
   trapless coverage --sites returns --json /usr/bin/python3`,
 		RunE: func(c *cobra.Command, files []string) error {
@@ -79,6 +86,9 @@ func printCoverage(r *coverage.Result) {
 	fmt.Printf("%s: %d sites (%s), %.3f %% without a trap\n", r.File, r.N, r.Sites, 100*r.TrapFree)
 	printShares("tactic", r.ByTactic, r.N)
 	printShares("refused", r.Refused, r.N)
+	if r.Short > 0 {
+		fmt.Printf("  %d functions of less than five bytes are not counted\n", r.Short)
+	}
 	if r.Unresolved > 0 {
 		fmt.Printf("  %d indirect jumps lead to places that are not known\n", r.Unresolved)
 	}

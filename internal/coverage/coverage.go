@@ -24,7 +24,7 @@ type Sites string
 
 // The sets of sites.
 const (
-	Entries Sites = "entries" // where calls of each function are counted
+	Entries Sites = "entries" // where calls of each function are counted that has at least five bytes
 	Returns Sites = "returns" // near returns
 	All     Sites = "all"     // every instruction
 )
@@ -56,6 +56,9 @@ type Result struct {
 	// Unresolved are the indirect jumps to addresses that are computed in a way
 	// that is not understood.
 	Unresolved int `json:"unresolved_switches"`
+	// Short are the functions of less than five bytes, which are not counted
+	// among the entries.
+	Short int `json:"short_functions,omitempty"`
 }
 
 // File measures one file, which the caller has opened under a name.
@@ -160,12 +163,19 @@ func (c *counter) wanted(f *plan.Func) func(at abi.Addr, in insn.Inst) bool {
 	switch c.Sites {
 	case Entries:
 		entry := f.EntrySite()
+		if f.Entry && len(f.Code) < shortFunction {
+			c.Short++
+			entry = 0
+		}
 		return func(at abi.Addr, _ insn.Inst) bool { return at == entry && f.Entry }
 	case Returns:
 		return func(_ abi.Addr, in insn.Inst) bool { return in.Branch == insn.BranchRet }
 	}
 	return func(abi.Addr, insn.Inst) bool { return true }
 }
+
+// shortFunction is what a jump of five bytes does not fit in.
+const shortFunction = 5
 
 func (c *counter) result() *Result {
 	if c.N > 0 {

@@ -42,7 +42,7 @@ var hazards = []hazard{
 		"loop_to_second", "table_jump", "short_jcc", "flags_at_entry", "jrcxz_first", "call_first", "call_second", "twice",
 		"return_address", "returns_its_return_address", "syscall_second", "rip_relative", "rip_relative_store",
 		"rip_relative_sse", "own_address", "endbr_first", "long_instruction", "repeated", "only_ret", "three_bytes",
-		"four_bytes", "red_zone", "pushes"}, refused: []string{"loop_to_second", "call_second", "syscall_second", "only_ret", "three_bytes"}},
+		"four_bytes", "red_zone", "pushes"}},
 	{source: "states.c", args: []string{"sharing"}, functions: []string{"probed"}},
 	{source: "states.c", args: []string{"sametp"}, functions: []string{"probed"}},
 	{source: "states.c", args: []string{"leaderless"}, functions: []string{"probed"}},
