@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"trapless/internal/abi"
 )
@@ -16,11 +17,33 @@ type InsnError struct {
 	Program string
 	Index   int    // of the instruction in Program.Insns
 	Insn    string // its text
-	Reason  string
+	Reason  string // what is wrong
+
+	Word    Reason // the kind of thing that is wrong
+	Hint    string // what to change
+	Source  string // the line of the source, if the program knows it
+	State   string // registers and stack before it, as in the kernel verifier's log
+	Callers []int  // the calls that led to it, innermost first
 }
 
+// Error has a line for each thing that is known. The first says all that is
+// wrong.
 func (e *InsnError) Error() string {
-	return fmt.Sprintf("%v %s: instruction %d (%s): %s", ErrInvalid, e.Program, e.Index, e.Insn, e.Reason)
+	var b strings.Builder
+	fmt.Fprintf(&b, "%v %s: instruction %d (%s): %s", ErrInvalid, e.Program, e.Index, e.Insn, e.Reason)
+	if e.Source != "" {
+		fmt.Fprintf(&b, "\n  source: %s", e.Source)
+	}
+	if len(e.Callers) > 0 {
+		fmt.Fprintf(&b, "\n  called by instruction %s", strings.Trim(fmt.Sprint(e.Callers), "[]"))
+	}
+	if e.State != "" {
+		fmt.Fprintf(&b, "\n  state: %s", e.State)
+	}
+	if e.Hint != "" {
+		fmt.Fprintf(&b, "\n  hint: %s", e.Hint)
+	}
+	return b.String()
 }
 
 func (e *InsnError) Unwrap() error { return ErrInvalid }
@@ -136,7 +159,7 @@ func (d *decoder) closed(f *Func) error {
 		switch in.Kind {
 		case Jump, JumpAlways:
 			if in.Target < f.Start || in.Target >= f.End {
-				return d.fail(i, "jumps out of its function")
+				return d.fail(i, ReasonFunction, "jumps out of its function")
 			}
 		case CallFunc, LoadFunc:
 			f.Calls = append(f.Calls, c.FuncAt(in.Target))
@@ -146,9 +169,9 @@ func (d *decoder) closed(f *Func) error {
 	f.Calls = slices.Compact(f.Calls)
 	if last := f.End - 1; !c.Ends(last) && c.Insns[last].Kind != JumpAlways {
 		if f.End == len(c.Insns) {
-			return d.fail(last, "the program goes on behind its last instruction")
+			return d.fail(last, ReasonFunction, "the program goes on behind its last instruction")
 		}
-		return d.fail(last, "runs into the next function")
+		return d.fail(last, ReasonFunction, "runs into the next function")
 	}
 	return nil
 }
@@ -163,7 +186,7 @@ func (d *decoder) frames() error {
 		deepest := 0
 		for _, callee := range c.Funcs[n].Calls {
 			if depth[callee] == -1 {
-				return d.fail(c.Funcs[callee].Start, "the function calls itself, directly or through others")
+				return d.fail(c.Funcs[callee].Start, ReasonFunction, "the function calls itself, directly or through others")
 			}
 			if depth[callee] == 0 {
 				if err := find(callee); err != nil {
@@ -173,7 +196,7 @@ func (d *decoder) frames() error {
 			deepest = max(deepest, depth[callee])
 		}
 		if depth[n] = deepest + 1; depth[n] > MaxFrames {
-			return d.fail(c.Funcs[n].Start, "more than %d functions would be active at a time", MaxFrames)
+			return d.fail(c.Funcs[n].Start, ReasonFunction, "more than %d functions would be active at a time", MaxFrames)
 		}
 		return nil
 	}

@@ -57,6 +57,7 @@ type decoder struct {
 	symbols map[string]int // index of the instruction that bears the symbol
 	raw     []int          // position of each instruction in 8-byte units
 	index   map[int]int    // position to index
+	why     Reason         // the kind of thing that is wrong, where something is
 }
 
 func newDecoder(p *Program) *decoder {
@@ -75,7 +76,7 @@ func (d *decoder) insns() error {
 		in := &d.prog.Insns[i]
 		if s := in.Symbol(); s != "" {
 			if _, dup := d.symbols[s]; dup {
-				return d.fail(i, "symbol %s is defined twice", s)
+				return d.fail(i, ReasonEncoding, "symbol %s is defined twice", s)
 			}
 			d.symbols[s] = i
 		}
@@ -91,20 +92,33 @@ func (d *decoder) insns() error {
 	return nil
 }
 
-func (d *decoder) fail(i int, format string, args ...any) error {
-	return &InsnError{d.prog.Name, i, fmt.Sprint(d.prog.Insns[i]), fmt.Sprintf(format, args...)}
+func (d *decoder) fail(i int, why Reason, format string, args ...any) error {
+	return &InsnError{
+		Program: d.prog.Name, Index: i, Insn: fmt.Sprint(d.prog.Insns[i]), Source: d.prog.source(i),
+		Word: why, Reason: fmt.Sprintf(format, args...), Hint: decodeHints[why],
+	}
+}
+
+var decodeHints = map[Reason]string{
+	ReasonEncoding:     "the instruction is not one of RFC 9669: see how the program was made",
+	ReasonUnsupported:  "leave it out",
+	ReasonJump:         "a jump or a call can only lead to an instruction of the program",
+	ReasonFunction:     "a function ends with exit or a jump, is left by exit alone, and is never active twice",
+	ReasonMap:          "the program has other maps than it was compiled for",
+	ReasonFramePointer: "copy it to another register, and change that",
 }
 
 func (d *decoder) one(i int, out *Insn) error {
 	in := &d.prog.Insns[i]
 	if in.OpCode == asm.InvalidOpCode {
-		return d.fail(i, "invalid opcode")
+		return d.fail(i, ReasonEncoding, "invalid opcode")
 	}
 	if in.Dst > asm.R10 || in.Src > asm.R10 {
-		return d.fail(i, "no such register")
+		return d.fail(i, ReasonEncoding, "no such register")
 	}
 	*out = Insn{Dst: in.Dst, Src: in.Src, Off: int32(in.Offset), Imm: in.Constant}
 	var reason string
+	d.why = ReasonEncoding
 	switch class := in.OpCode.Class(); class {
 	case asm.ALUClass, asm.ALU64Class:
 		reason = decodeALU(in, out)
@@ -114,13 +128,13 @@ func (d *decoder) one(i int, out *Insn) error {
 		reason = d.memory(i, in, out)
 	}
 	if reason == "" && out.writesR10() {
-		reason = "the frame pointer is read-only"
+		d.why, reason = ReasonFramePointer, "the frame pointer is read-only"
 	}
 	if reason != "" {
-		return d.fail(i, "%s", reason)
+		return d.fail(i, d.why, "%s", reason)
 	}
 	if in.OpCode != asm.LoadImmOp(asm.DWord) && !out.UseSrc && (out.Imm < math.MinInt32 || out.Imm > math.MaxInt32) {
-		return d.fail(i, "constant %d has more than 32 bits", out.Imm)
+		return d.fail(i, ReasonEncoding, "constant %d has more than 32 bits", out.Imm)
 	}
 	return nil
 }
@@ -214,6 +228,7 @@ func (d *decoder) jump(i int, in *asm.Instruction, out *Insn) string {
 		return d.jumpAlways(i, in, out)
 	case asm.JEq, asm.JNE, asm.JGT, asm.JGE, asm.JLT, asm.JLE, asm.JSet, asm.JSGT, asm.JSGE, asm.JSLT, asm.JSLE:
 	case asm.JCOND:
+		d.why = ReasonUnsupported
 		return "may_goto is not supported: every loop is bounded by fuel"
 	default:
 		return "unknown jump"
@@ -250,6 +265,7 @@ func (d *decoder) call(i int, in *asm.Instruction, out *Insn) string {
 		out.Kind, out.Src, out.Imm = CallFunc, 0, 0
 		return d.target(i, in, in.Constant, in.Constant == -1, out)
 	case in.Src == asm.PseudoKfuncCall:
+		d.why = ReasonUnsupported
 		return "kernel functions cannot be called: the program runs in a process"
 	}
 	return "unknown call"
@@ -278,6 +294,7 @@ func (d *decoder) target(i int, in *asm.Instruction, dist int64, symbolic bool, 
 	if ref := in.Reference(); ref != "" && symbolic {
 		t, ok := d.symbols[ref]
 		if !ok {
+			d.why = ReasonJump
 			return fmt.Sprintf("jump to the unknown symbol %s", ref)
 		}
 		out.Target = t
@@ -285,6 +302,7 @@ func (d *decoder) target(i int, in *asm.Instruction, dist int64, symbolic bool, 
 	}
 	t, ok := d.index[d.raw[i]+1+int(dist)]
 	if !ok {
+		d.why = ReasonJump
 		return fmt.Sprintf("jump by %d leaves the program", dist)
 	}
 	out.Target = t
@@ -299,6 +317,7 @@ func (d *decoder) memory(i int, in *asm.Instruction, out *Insn) string {
 	case in.OpCode == asm.LoadImmOp(asm.DWord):
 		return d.loadImm(i, in, out)
 	case class == asm.LdClass && (mode == asm.AbsMode || mode == asm.IndMode):
+		d.why = ReasonUnsupported
 		return "legacy packet access (ABS, IND) is not supported: a probe has no packet"
 	case class == asm.LdXClass && mode == asm.MemMode:
 		out.Kind, out.UseSrc = Load, true
@@ -331,12 +350,14 @@ func (d *decoder) loadImm(i int, in *asm.Instruction, out *Insn) string {
 			return "a map reference has an offset"
 		}
 		if out.Imm != ringNumber && out.Imm >= int64(len(d.prog.Maps)) {
+			d.why = ReasonMap
 			return fmt.Sprintf("there is no map %d", out.Imm)
 		}
 		return ""
 	case in.Src == asm.PseudoMapValue || in.Src == pseudoMapIdxValue:
 		out.Kind, out.Imm, out.Off = LoadValue, int64(uint32(in.Constant)), int32(in.Constant>>32)
 		if out.Imm >= int64(len(d.prog.Maps)) {
+			d.why = ReasonMap
 			return fmt.Sprintf("there is no map %d", out.Imm)
 		}
 		return ""

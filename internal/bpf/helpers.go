@@ -53,6 +53,7 @@ const (
 	ArgFunc                       // a reference to a function of the program
 	ArgStackOrNull                // a pointer to the stack, or 0
 	ArgRecord                     // a record that ringbuf_reserve returned; it is gone afterwards
+	ArgOptional                   // like ArgAnything, but the register need not have been written
 )
 
 // RetType is what a helper leaves in r0.
@@ -151,7 +152,7 @@ var helpers = []Helper{
 	{asm.FnGetStackid, "get_stackid", args{ArgContext, ArgMap, ArgAnything}, RetScalar, notYet},
 	{asm.FnGetFuncIp, "get_func_ip", args{ArgContext}, RetScalar, notYet},
 	{asm.FnGetAttachCookie, "get_attach_cookie", args{ArgContext}, RetScalar, notYet},
-	{asm.FnTracePrintk, "trace_printk", args{ArgRead, ArgSize, ArgAnything, ArgAnything, ArgAnything}, RetScalar, notYet},
+	{asm.FnTracePrintk, "trace_printk", args{ArgRead, ArgSize, ArgOptional, ArgOptional, ArgOptional}, RetScalar, notYet},
 	{asm.FnTraceVprintk, "trace_vprintk", args{ArgRead, ArgSize, ArgReadOrNull, ArgSizeOrZero}, RetScalar, notYet},
 	{asm.FnSnprintf, "snprintf", args{ArgWriteOrNull, ArgSizeOrZero, ArgString, ArgReadOrNull, ArgSizeOrZero}, RetScalar, notYet},
 	{asm.FnStrncmp, "strncmp", args{ArgRead, ArgSize, ArgString}, RetScalar, notYet},

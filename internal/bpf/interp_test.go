@@ -23,9 +23,9 @@ func (m *Machine) cell(mapNumber, pos int) uint64 {
 	return loadWord(m.Arena, m.slotBase()+ml.Cells+uint64(pos*ml.ValueSize))
 }
 
-func mustValidate(t testing.TB, p *Program) *Verified {
+func mustVerify(t testing.TB, p *Program) *Verified {
 	t.Helper()
-	v, err := Validate(p)
+	v, err := Verify(p)
 	if err != nil {
 		t.Fatalf("%v\n%v", err, p)
 	}
@@ -81,7 +81,7 @@ func TestArithmetic(t *testing.T) {
 		{"bswap16", asm.BSwap(0, asm.Half), 0x11223344, 0, 0x4433},
 	} {
 		m := newMachine(t)
-		v := mustValidate(t, program(concat(
+		v := mustVerify(t, program(concat(
 			asm.LoadMem(asm.R0, asm.R1, PtRegsDI, asm.DWord), asm.LoadMem(asm.R1, asm.R1, PtRegsSI, asm.DWord),
 			c.in, asm.Mov.Reg(asm.R6, asm.R0), asm.StoreImm(asm.R10, -8, 0, asm.Word), lookup(0),
 			asm.StoreMem(asm.R0, 0, asm.R6, asm.DWord), ret)...))
@@ -120,7 +120,7 @@ func TestAtomics(t *testing.T) {
 		{asm.CmpXchg, asm.Word, 9, 6, old, 9, 5},
 	} {
 		m := newMachine(t)
-		v := mustValidate(t, program(concat(
+		v := mustVerify(t, program(concat(
 			asm.LoadImm(asm.R2, int64(-0x1_00000000+5), asm.DWord), asm.StoreMem(asm.R10, -16, asm.R2, asm.DWord),
 			asm.LoadMem(asm.R0, asm.R1, PtRegsDI, asm.DWord), asm.LoadMem(asm.R7, asm.R1, PtRegsSI, asm.DWord),
 			c.op.Mem(asm.R10, asm.R7, c.size, -16), asm.Mov.Reg(asm.R8, asm.R0), asm.LoadMem(asm.R9, asm.R10, -16, asm.DWord),
@@ -147,7 +147,7 @@ func TestAtomics(t *testing.T) {
 
 func TestMapCells(t *testing.T) {
 	m := newMachine(t)
-	v := mustValidate(t, program(concat(LoadArg(asm.R3, asm.R1, 0), asm.StoreMem(asm.R10, -8, asm.R3, asm.DWord), lookup(1),
+	v := mustVerify(t, program(concat(LoadArg(asm.R3, asm.R1, 0), asm.StoreMem(asm.R10, -8, asm.R3, asm.DWord), lookup(1),
 		asm.JEq.Imm(asm.R0, 0, "out"), asm.Mov.Imm(asm.R1, 1), asm.AddAtomic.Mem(asm.R0, asm.R1, asm.DWord, 0),
 		r0is(0).WithSymbol("out"), ret)...))
 	ml := &m.Layout.Maps[1]
@@ -179,7 +179,7 @@ func TestMapCells(t *testing.T) {
 
 func TestMachineStops(t *testing.T) {
 	m := newMachine(t)
-	v := mustValidate(t, program(Call(HelperExit), ret))
+	v := mustVerify(t, program(Call(HelperExit), ret))
 	if err := m.Run(v, nil); err != nil || loadWord(m.Arena, abi.HdrStop) == 0 {
 		t.Errorf("%v, stop word %d", err, loadWord(m.Arena, abi.HdrStop))
 	}

@@ -3,7 +3,7 @@
 // verifier, and an interpreter.
 //
 // A program comes in as instructions of github.com/cilium/ebpf/asm, made by
-// package lang or read from an object file. Validate decodes it, proves that
+// package lang or read from an object file. Verify decodes it, proves that
 // it touches nothing but its context, its stack and its map cells, and returns
 // a Verified program; only that can be interpreted or compiled. The package
 // knows no machine code, no process and no address in a target.

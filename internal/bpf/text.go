@@ -2,7 +2,6 @@ package bpf
 
 import (
 	"fmt"
-	"strings"
 
 	"github.com/cilium/ebpf/asm"
 )
@@ -99,24 +98,4 @@ func regText(r asm.Register, wide bool) string {
 		return fmt.Sprintf("r%d", uint8(r))
 	}
 	return fmt.Sprintf("w%d", uint8(r))
-}
-
-// String lists the instructions that can be reached, one a line.
-func (v *Verified) String() string {
-	var b strings.Builder
-	fmt.Fprintf(&b, "program %s:\n", v.code.Name)
-	for i, in := range v.code.Insns {
-		if v.before[i] == nil {
-			continue
-		}
-		fmt.Fprintf(&b, "%5d: %v", i, in)
-		switch v.branch[i] {
-		case Always:
-			b.WriteString("  (always)")
-		case Never:
-			b.WriteString("  (never)")
-		}
-		b.WriteByte('\n')
-	}
-	return b.String()
 }

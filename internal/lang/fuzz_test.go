@@ -122,7 +122,7 @@ func checkScript(t testing.TB, src string, s *Script) {
 	}
 	var progs []*bpf.Verified
 	for _, p := range s.Probes {
-		v, err := bpf.Validate(p.Prog)
+		v, err := bpf.Verify(p.Prog)
 		if err != nil {
 			t.Fatalf("%q\nis not valid: %v\n%s", src, err, p.Prog)
 		}

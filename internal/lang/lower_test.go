@@ -155,7 +155,7 @@ func BenchmarkCompile(b *testing.B) {
 
 func TestLongScript(t *testing.T) {
 	for i, p := range mustCompile(t, longScript(), Options{}).Probes {
-		if _, err := bpf.Validate(p.Prog); err != nil {
+		if _, err := bpf.Verify(p.Prog); err != nil {
 			t.Errorf("probe %d: %v", i, err)
 		}
 	}

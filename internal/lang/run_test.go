@@ -41,7 +41,7 @@ func newBench(t testing.TB, src string, opts Options) *bench {
 	}
 	b.machine = bpf.Machine{Arena: arena(layout), Layout: layout, Slot: abi.SlotTracer, TGID: 4711, Event: b.event}
 	for _, p := range b.script.Probes {
-		v, err := bpf.Validate(p.Prog)
+		v, err := bpf.Verify(p.Prog)
 		if err != nil {
 			t.Fatalf("%s\nis not valid: %v\n%s", src, err, p.Prog)
 		}

@@ -35,7 +35,7 @@ func firstCell(mods []*module, i int) (n int64) {
 func counter(mods []*module, i int) (*bpf.Verified, error) {
 	zero := int64(mods[i].text.Start) - firstCell(mods, i) // the address of cell 0, if it were the module's
 	const ip, cell = bpfasm.R2, bpfasm.R0
-	return bpf.Validate(&bpf.Program{Name: "count", Maps: []abi.MapSpec{counterMap(mods)}, Insns: bpfasm.Instructions{
+	return bpf.Verify(&bpf.Program{Name: "count", Maps: []abi.MapSpec{counterMap(mods)}, Insns: bpfasm.Instructions{
 		bpfasm.LoadMem(ip, bpfasm.R1, bpf.PtRegsIP, bpfasm.DWord),
 		bpfasm.LoadImm(bpfasm.R3, zero, bpfasm.DWord),
 		bpfasm.Sub.Reg(ip, bpfasm.R3),

@@ -86,7 +86,7 @@ func newSession(c Config) (*Session, error) {
 		s.config.Log = func(string, ...any) {}
 	}
 	for i := range c.Script.Probes {
-		v, err := bpf.Validate(c.Script.Probes[i].Prog)
+		v, err := bpf.Verify(c.Script.Probes[i].Prog)
 		if err != nil {
 			return nil, fmt.Errorf("program of %s: %w", c.Script.Probes[i].Text, err)
 		}

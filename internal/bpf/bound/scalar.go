@@ -215,7 +215,7 @@ func (d domain) widen(s, next Scalar, limits []int64) Scalar {
 		}
 		out.Bits = Tnum{out.Bits.Value &^ free, out.Bits.Mask | free}
 	}
-	return out
+	return d.tidy(out)
 }
 
 func widenRange(old, now Range, limits []int64, w Width) Range {

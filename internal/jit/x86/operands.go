@@ -199,6 +199,9 @@ func (u *unit) callOperands(o *op) error {
 		if o.val(bpfasm.R2).Kind != bpf.Stack || !o.val(bpfasm.R3).Known {
 			return o.fail("the event does not lie at a known place of the stack")
 		}
+		if o.val(bpfasm.R1).Kind != bpf.RingRef || o.val(bpfasm.R3).Const == 0 || o.val(bpfasm.R3).Const%8 != 0 {
+			return o.fail("the event does not consist of words, or does not go to the session's ring")
+		}
 	case bpf.HelperMapCell:
 		if o.val(bpfasm.R1).Kind != bpf.MapRef {
 			return o.fail("the map is not the same on every path")

@@ -37,7 +37,7 @@ func verified(t testing.TB, insns ...bpfasm.Instructions) *bpf.Verified {
 	for _, i := range insns {
 		p.Insns = append(p.Insns, i...)
 	}
-	v, err := bpf.Validate(p)
+	v, err := bpf.Verify(p)
 	if err != nil {
 		t.Fatalf("%v\n%v", err, p)
 	}

@@ -34,7 +34,7 @@ type randomizer struct {
 }
 
 func (g *randomizer) validate(insns bpfasm.Instructions) (*bpf.Verified, error) {
-	return bpf.Validate(&bpf.Program{Name: g.name, Insns: insns, Maps: testMaps})
+	return bpf.Verify(&bpf.Program{Name: g.name, Insns: insns, Maps: testMaps})
 }
 
 // tail ends the program; all pending labels lead to it. It begins with a label

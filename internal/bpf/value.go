@@ -1,7 +1,5 @@
 package bpf
 
-import "github.com/cilium/ebpf/asm"
-
 // ValueKind is what a register or a stack word is known to hold.
 type ValueKind uint8
 
@@ -17,6 +15,16 @@ const (
 	CellOrNull                  // the same, or 0
 	PidTgid                     // what HelperGetCurrentPidTgid returned
 	FuncRef                     // reference to function Func
+
+	// Kinds that only the verifier tells apart.
+	MapValue       // pointer into a value of a map that all threads share
+	MapValueOrNull // the same, or 0
+	MapKey         // pointer into a key of a map that a helper passed to a function; read-only
+	Record         // pointer into a record
+	RecordOrNull   // the same, or 0
+	InputMem       // pointer into the memory that is the program's Input
+	Released       // what pointed into a record that was given back
+	Mixed          // one kind of thing on one path, another on another
 )
 
 // Value is what is known about the content of a register or a stack word. It
@@ -57,125 +65,15 @@ type word struct {
 	tail bool  // upper half of the 8 bytes that start in the unit before
 }
 
-// State is what is known before an instruction.
-type State struct {
-	Regs  [11]Value
-	words [units]word
-	init  [StackSize / 64]uint64 // a bit per byte, from the stack's lowest
-}
+// Branch says what is known about a conditional jump.
+type Branch uint8
 
-func entryState() *State {
-	s := &State{}
-	s.Regs[asm.R1] = Value{Kind: Context}
-	s.Regs[asm.R10] = Value{Kind: Stack}
-	return s
-}
-
-// StackWord returns the content of the size bytes (4 or 8) at r10+off if they
-// were written as one.
-func (s *State) StackWord(off int32, size int) (Value, bool) {
-	pos := int(off) + StackSize
-	if pos < 0 || pos+size > StackSize || pos%size != 0 {
-		return Value{}, false
-	}
-	w := s.words[pos/4]
-	return w.val, int(w.size) == size
-}
-
-// initialised reports whether all bytes of the range were written.
-func (s *State) initialised(pos, size int) bool {
-	for i := pos; i < pos+size; i++ {
-		if s.init[i/64]>>(i%64)&1 == 0 {
-			return false
-		}
-	}
-	return true
-}
-
-// holdsPointer reports whether a byte of the range belongs to a pointer.
-func (s *State) holdsPointer(pos, size int) bool {
-	for u := pos / 4; u <= (pos+size-1)/4; u++ {
-		w := s.words[u]
-		if w.tail {
-			w = s.words[u-1]
-		}
-		if w.size != 0 && w.val.Kind != Scalar {
-			return true
-		}
-	}
-	return false
-}
-
-// write records a store of v.
-func (s *State) write(pos, size int, v Value) {
-	for u := pos / 4; u <= (pos+size-1)/4; u++ {
-		s.forget(u)
-	}
-	for i := pos; i < pos+size; i++ {
-		s.init[i/64] |= 1 << (i % 64)
-	}
-	if size < 4 || pos%size != 0 {
-		return
-	}
-	s.words[pos/4] = word{val: v, size: uint8(size)}
-	if size == 8 {
-		s.words[pos/4+1] = word{tail: true}
-	}
-}
-
-// forget makes a unit plain bytes, with the other half of its word. What is
-// left of a pointer counts as never written.
-func (s *State) forget(u int) {
-	if s.words[u].tail {
-		u--
-	}
-	w := s.words[u]
-	if w.size == 0 {
-		return
-	}
-	s.words[u] = word{}
-	if w.size == 8 {
-		s.words[u+1] = word{}
-	}
-	if w.val.Kind != Scalar {
-		for i := 4 * u; i < 4*u+int(w.size); i++ {
-			s.init[i/64] &^= 1 << (i % 64)
-		}
-	}
-}
-
-// merge keeps in s what holds in o too. At is the instruction where the paths
-// meet; contents that differ get a new identity there.
-func (s *State) merge(o *State, at int) {
-	for r := range s.Regs {
-		s.Regs[r] = meet(s.Regs[r], o.Regs[r], joinID(at, r))
-	}
-	for i := range s.init {
-		s.init[i] &= o.init[i]
-	}
-	for u := range s.words {
-		s.mergeWord(u, o, at)
-	}
-}
-
-func (s *State) mergeWord(u int, o *State, at int) {
-	a, b := s.words[u], o.words[u]
-	if a == b || a.tail {
-		return
-	}
-	if a.size == b.size && a.size != 0 {
-		if v := meet(a.val, b.val, joinID(at, len(s.Regs)+u)); v.Kind != Unknown {
-			s.words[u].val = v
-			return
-		}
-	}
-	// Different pointers, or a pointer and bytes: neither may be read.
-	pointer := a.size != 0 && a.val.Kind != Scalar || o.holdsPointer(4*u, 4)
-	s.forget(u)
-	if pointer {
-		s.init[u/16] &^= 0xf << (u % 16 * 4)
-	}
-}
+// What a conditional jump may do.
+const (
+	Either Branch = iota
+	Always
+	Never
+)
 
 // joinID and valueID number the places where a content can arise.
 func joinID(at, loc int) int32 { return int32((at+1)*256 + 1 + loc) }

@@ -1,0 +1,277 @@
+package bpf
+
+import (
+	"slices"
+
+	"trapless/internal/bpf/bound"
+)
+
+// joiner makes what is known where two ways meet: what holds on both. The
+// result is the first state itself if the second says nothing new. With limits
+// numbers that have grown jump to the next of them (see bound.Scalar.Widen), so
+// that a loop comes to rest.
+type joiner struct {
+	widen  bool
+	limits []int64
+
+	// Identities are names. Two places have the same one afterwards if they
+	// had the same one in both states, at the same distance. The first pair
+	// that an identity of the first state is in keeps the name.
+	ids, insts map[pair]int32
+	taken      map[int32]bool
+	next       int32
+	changed    bool
+}
+
+type pair struct {
+	a, b  int32
+	delta int32
+}
+
+// join returns the union of two states whose frames are of the same functions,
+// and whether it differs from a. References must be the same, in their order.
+func (j *joiner) join(a, b *state) (*state, bool) {
+	j.ids, j.insts, j.taken = map[pair]int32{}, map[pair]int32{}, map[int32]bool{}
+	j.next, j.changed = max(a.nextID, b.nextID), false
+	out := a.share()
+	for n := range a.frames {
+		j.frame(out, n, b.frames[n], refNames(a.refs, b.refs))
+	}
+	if !j.changed {
+		return a, false
+	}
+	out.nextID = j.next
+	out.owned = 0
+	return out, true
+}
+
+// refNames maps the references of b to those of a.
+func refNames(a, b []ref) map[int32]int32 {
+	if len(a) == 0 {
+		return nil
+	}
+	names := make(map[int32]int32, len(a))
+	for i := range a {
+		names[b[i].id] = a[i].id
+	}
+	return names
+}
+
+func (j *joiner) frame(out *state, n int, b *frameState, refs map[int32]int32) {
+	a := out.frames[n]
+	for r := range a.regs {
+		if v := j.value(&a.regs[r], &b.regs[r], refs); v != a.regs[r] {
+			out.edit(n).regs[r] = v
+			j.changed = true
+		}
+	}
+	if a.stack == b.stack && !j.named(a) {
+		return
+	}
+	for i := range slots {
+		x, y := a.at(i), b.at(i)
+		if x == y && len(x.parts) == 0 {
+			continue
+		}
+		if c, change := j.slot(x, y, refs); change {
+			out.editStack(n)[i] = c
+			j.changed = true
+		}
+	}
+}
+
+// named reports whether anything on the stack has an identity.
+func (j *joiner) named(f *frameState) bool {
+	for i := range slots {
+		for _, p := range f.at(i).parts {
+			if p.val.id != 0 || p.val.inst > 0 {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+func (j *joiner) slot(x, y *slot, refs map[int32]int32) (*slot, bool) {
+	c := slot{init: x.init & y.init}
+	same := c.init == x.init
+	for _, p := range x.parts {
+		v, ok := y.part(p.off, p.size)
+		joined := value{}
+		if ok {
+			joined = j.value(&p.val, &v, refs)
+		}
+		switch {
+		case joined.kind == Unknown || joined.kind == Mixed || joined.kind == Released:
+			same = false
+			if p.val.kind != Scalar || ok && v.kind != Scalar {
+				c.init &^= byteMask(int(p.off), int(p.size))
+			}
+			continue
+		case joined != p.val:
+			same = false
+		}
+		c.parts = append(c.parts, part{p.off, p.size, joined})
+	}
+	for _, p := range y.parts { // pointers that x knows nothing of
+		if _, ok := x.part(p.off, p.size); !ok && p.val.kind != Scalar {
+			if m := byteMask(int(p.off), int(p.size)); c.init&m != 0 {
+				c.init &^= m
+				same = false
+				c.parts = slices.DeleteFunc(c.parts, func(q part) bool { return byteMask(int(q.off), int(q.size))&m != 0 })
+			}
+		}
+	}
+	if same {
+		return x, false
+	}
+	return &c, true
+}
+
+func (sl *slot) part(off, size uint8) (value, bool) {
+	for _, p := range sl.parts {
+		if p.off == off && p.size == size {
+			return p.val, true
+		}
+	}
+	return value{}, false
+}
+
+// value joins two values.
+func (j *joiner) value(a, b *value, refs map[int32]int32) value {
+	kind, ok := joinKinds(a, b)
+	switch {
+	case a.kind == Unknown || b.kind == Unknown:
+		return value{}
+	case !ok || len(refs) != 0 && refs[b.ref] != a.ref:
+		return value{kind: Mixed}
+	}
+	v := *a
+	v.kind = kind
+	v.num = j.number(a.num, b.num)
+	if a.fixed != b.fixed || a.index != b.index {
+		v.fixed, v.index = false, 0
+	}
+	if v.inst = 0; a.inst != 0 && b.inst != 0 {
+		v.inst = j.name(j.insts, pair{a.inst, b.inst, 0})
+	}
+	v.id, v.delta, v.low = 0, 0, false
+	if a.id != 0 && b.id != 0 && a.low == b.low {
+		v.id = j.name(j.ids, pair{a.id, b.id, a.delta - b.delta})
+		v.delta, v.low = a.delta, a.low
+	}
+	return v
+}
+
+func (j *joiner) number(a, b bound.Scalar) bound.Scalar {
+	if a == b || b.Within(a) {
+		return a
+	}
+	if j.widen {
+		return a.Widen(b, j.limits)
+	}
+	return a.Union(b)
+}
+
+// name finds the identity of a pair. Negative ones are the same everywhere.
+func (j *joiner) name(names map[pair]int32, p pair) int32 {
+	if p.a < 0 || p.b < 0 {
+		if p.a == p.b {
+			return p.a
+		}
+		return 0
+	}
+	if n, ok := names[p]; ok {
+		return n
+	}
+	n := p.a
+	if j.taken[n] {
+		j.next++
+		n = j.next
+	}
+	j.taken[n] = true
+	names[p] = n
+	return n
+}
+
+// joinKinds reports whether two values can be seen as one, and its kind.
+func joinKinds(a, b *value) (ValueKind, bool) {
+	if a.obj != b.obj || a.size != b.size {
+		return Mixed, false
+	}
+	switch {
+	case a.kind == b.kind:
+		return a.kind, true
+	case a.kind == b.kind.orNull():
+		return a.kind, true
+	case b.kind == a.kind.orNull():
+		return b.kind, true
+	}
+	return Mixed, false
+}
+
+// fits reports whether two states can be joined at all.
+func (s *state) fits(o *state) bool {
+	return slices.EqualFunc(s.frames, o.frames, func(a, b *frameState) bool { return slices.Equal(a.laps, b.laps) }) &&
+		slices.EqualFunc(s.refs, o.refs, func(a, b ref) bool { return a.at == b.at })
+}
+
+// sameShape reports whether a join of two states that fit loses nothing but
+// limits of numbers: registers and pointers on the stack are of the same kinds.
+// With constants, known numbers have to be the same, too.
+func (s *state) sameShape(o *state, constants bool) bool {
+	for n, f := range s.frames {
+		g := o.frames[n]
+		for r := range f.regs {
+			if !sameKind(&f.regs[r], &g.regs[r], constants) {
+				return false
+			}
+		}
+		if f.stack == g.stack {
+			continue
+		}
+		for i := range slots {
+			if !f.at(i).sameShape(g.at(i), constants) {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+func sameKind(a, b *value, constants bool) bool {
+	if a.kind != b.kind || a.obj != b.obj || a.ref != b.ref || a.fixed != b.fixed || a.index != b.index {
+		return false
+	}
+	if constants && a.kind == Scalar {
+		x, ok := a.isKnown()
+		y, too := b.isKnown()
+		return ok == too && x == y
+	}
+	return true
+}
+
+func (sl *slot) sameShape(o *slot, constants bool) bool {
+	if sl == o {
+		return true
+	}
+	pointers := 0
+	for _, p := range sl.parts {
+		v, ok := o.part(p.off, p.size)
+		switch {
+		case p.val.kind != Scalar:
+			pointers++
+			if !ok || !sameKind(&p.val, &v, false) {
+				return false
+			}
+		case constants && ok && !sameKind(&p.val, &v, true):
+			return false
+		}
+	}
+	for _, p := range o.parts {
+		if p.val.kind != Scalar {
+			pointers--
+		}
+	}
+	return pointers == 0
+}
