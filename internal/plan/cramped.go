@@ -191,7 +191,7 @@ func (p *Planner) checkAlone(w *Window, i int) *Refusal {
 	if p.isTwofold(i) {
 		return p.refuseTwofold(w, i)
 	}
-	if !reloc.CanEmulate(p.insts[i]) {
+	if !p.emulates(i) {
 		if r := p.checkInst(w, i); r != nil {
 			return r
 		}
@@ -205,6 +205,10 @@ func (p *Planner) checkAlone(w *Window, i int) *Refusal {
 	}
 	return p.checkFaults(w, i)
 }
+
+// emulates reports whether the instruction with index i is a call that can be
+// emulated.
+func (p *Planner) emulates(i int) bool { return reloc.CanEmulate(p.insts[i]) && !p.facts.ShadowStack }
 
 // start makes a window of the instruction with index i and, as long as it has
 // less than least bytes, of those behind it that may move with it and that
@@ -283,7 +287,7 @@ func (p *Planner) withCall(c *claims, site abi.Addr, i int) *Window {
 		}
 		w.add(in)
 		switch {
-		case reloc.CanEmulate(in) && w.Len >= jmpLen && w.Len <= MaxLen && p.checkUse(w) == nil && p.checkUnknown(w) == nil:
+		case p.emulates(j) && w.Len >= jmpLen && w.Len <= MaxLen && p.checkUse(w) == nil && p.checkUnknown(w) == nil:
 			w.layOut()
 			return w
 		case !p.runsOn(j):

@@ -13,6 +13,8 @@ func TestCramped(t *testing.T) {
 	handled := Facts{TrapsHandled: true, FaultsMapped: true}
 	roomy, full, noTraps, blocked := handled, handled, Facts{FaultsMapped: true, Space: none}, handled
 	roomy.Space, full.Space = free, none
+	shadow := roomy
+	shadow.ShadowStack = true
 	blocked.Blocked, blocked.Space = "thread 7 (worker)", none
 	for _, r := range []row{
 		{name: "five bytes", code: "4889f8 4889f9 c3", facts: roomy, tactic: Multiple, len: 6},
@@ -24,6 +26,8 @@ func TestCramped(t *testing.T) {
 		{name: "no room, blocked signals", code: "4889f8 4889f9 75fb c3", facts: blocked, reason: JumpInside},
 		{name: "padding that is too far away", code: "4889f8 4889f9 75fb " + nops(130) + "c3 | cccccccccccc", facts: full, tactic: Trap, len: 3},
 		{name: "an indirect call", code: "eb00 ffd0 eb00 c3", site: 2, facts: roomy, tactic: Pun, len: 2},
+		{name: "an indirect call, shadow stack", code: "eb00 ffd0 eb00 c3", site: 2, facts: shadow, reason: CallInside},
+		{name: "a longer one, shadow stack", code: "eb00 ff1500000000 eb00 c3", site: 2, facts: shadow, tactic: Single, len: 6},
 		{name: "a call at a window's end", code: "4889f8 e800010000 c3", facts: full, tactic: Multiple, len: 8},
 		{name: "one byte, the next function moves out", code: "c3", facts: roomy, tactic: Evict, len: 1},
 		{name: "into breakpoints", code: "e800010000 90 | cccccccc", site: 5, facts: full, tactic: Multiple, len: 5},

@@ -118,6 +118,9 @@ type Facts struct {
 	// Blocked names a thread that blocks SIGTRAP or SIGILL, "" if there is none.
 	// Where an unknown jump may lead into a window, the trap would kill it.
 	Blocked string
+	// ShadowStack: some thread has one. A call then stays a call, or is refused:
+	// what is pushed besides would not agree with it.
+	ShadowStack bool
 	// Space tells which addresses are free, for tactics that need certain ones.
 	// Without it they count as free.
 	Space *Space

@@ -243,6 +243,9 @@ func (p *Planner) finish(w *Window) {
 	w.setNeed(p.text)
 	w.setReach()
 	w.noTraps = p.noTraps()
+	if w.Call && p.facts.ShadowStack {
+		w.noTraps = "there is a shadow stack, which the call would not write to"
+	}
 	for _, other := range append(slices.Clone(w.Behind), w.Host) {
 		if other != nil && other.Old == nil {
 			p.finish(other)

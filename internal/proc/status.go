@@ -2,6 +2,7 @@ package proc
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -124,6 +125,7 @@ type Status struct {
 	Ignored        SigSet
 	Caught         SigSet
 	CapEff         uint64
+	ShadowStack    bool // user shadow stacks (Documentation/arch/x86/shstk.rst)
 }
 
 // ReadStatus reads the status file of one thread.
@@ -188,6 +190,8 @@ func (s *Status) set(key, value string) {
 		s.Caught = SigSet(hex(value))
 	case "CapEff":
 		s.CapEff = hex(value)
+	case "x86_Thread_features":
+		s.ShadowStack = slices.Contains(strings.Fields(value), "shstk")
 	}
 }
 

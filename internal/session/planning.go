@@ -98,7 +98,7 @@ func settle(units []*unit) {
 
 // describe describes the functions of sites and what surrounds them.
 func describe(ms *modules, sites []*site) ([]*unit, error) {
-	blocked, err := trapsBlocked(ms.pid)
+	blocked, shadow, err := ofThreads(ms.pid)
 	if err != nil {
 		return nil, err
 	}
@@ -125,7 +125,7 @@ func describe(ms *modules, sites []*site) ([]*unit, error) {
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", mod.path, err)
 		}
-		facts.Blocked, facts.Space = blocked, space
+		facts.Blocked, facts.ShadowStack, facts.Space = blocked, shadow, space
 		for _, u := range us {
 			u.facts = facts
 		}
@@ -150,26 +150,28 @@ func (mod *module) surroundings(units []*unit) (*plan.Facts, error) {
 	return mod.elf.Facts()
 }
 
-// trapsBlocked names a thread of the target that blocks a signal which windows
-// of several instructions need, "" if there is none.
-func trapsBlocked(pid int) (string, error) {
+// ofThreads names a thread of the target that blocks a signal which windows of
+// several instructions need, "" if there is none, and tells whether any has a
+// shadow stack.
+func ofThreads(pid int) (blocked string, shadow bool, err error) {
 	tids, err := proc.Threads(pid)
 	if err != nil {
-		return "", err
+		return "", false, err
 	}
 	for _, tid := range tids {
 		st, err := proc.ReadStatus(pid, tid)
 		if err != nil {
 			continue // it has ended
 		}
+		shadow = shadow || st.ShadowStack
 		if stat, err := proc.ReadStat(pid, tid); err == nil && stat.Worker() {
 			continue // it blocks everything and runs no code of the program
 		}
-		if st.Blocked.Has(sigTRAP) || st.Blocked.Has(sigILL) {
-			return fmt.Sprintf("thread %d (%s)", tid, st.Name), nil
+		if blocked == "" && (st.Blocked.Has(sigTRAP) || st.Blocked.Has(sigILL)) {
+			blocked = fmt.Sprintf("thread %d (%s)", tid, st.Name)
 		}
 	}
-	return "", nil
+	return blocked, shadow, nil
 }
 
 const (
