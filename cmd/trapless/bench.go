@@ -22,8 +22,10 @@ func newBench() *cobra.Command {
 		Short: "measure what a hit costs here, beside the kernel's uprobes",
 		Long: `Measures how much longer a call takes because it is probed, on a program that
 trapless compiles for it (a C compiler is needed): a bare jump, a count, a count
-by argument, with one thread and with two, and the kernel's uprobes at a push, a
-5-byte nop and a mov. All take turns in one run; medians are reported.`,
+by argument, with one thread and with two; a bare jump at a call that stays one
+(direct, or through memory) and at one that is too short for that; and the
+kernel's uprobes at a push, a 5-byte nop and a mov. All take turns in one run;
+medians are reported.`,
 		Example: `  trapless bench
   trapless bench --json --rounds 9`,
 		Args: noArgs,
@@ -54,17 +56,22 @@ func benchVariants(ctx context.Context) []bench.Variant {
 	var all []bench.Variant
 	for _, threads := range []int{1, 2} {
 		for _, v := range []struct {
-			name, body string
-			keys       int
+			name, function string
+			offset         int
+			body           string
+			keys           int
 		}{
-			{"jump", "", 0},
-			{"count", "@ = count();", 0},
-			{"keyed", "@[arg0] = count();", 0},
-			{"keyed-1000", "@[arg0] = count();", 1000},
+			{"jump", "work_push", 0, "", 0},
+			{"count", "work_push", 0, "@ = count();", 0},
+			{"keyed", "work_push", 0, "@[arg0] = count();", 0},
+			{"keyed-1000", "work_push", 0, "@[arg0] = count();", 1000},
+			{"call", "work_call", directCall, "", 0},
+			{"call-memory", "work_call_memory", memoryCall, "", 0},
+			{"call-register", "work_call_register", registerCall, "", 0},
 		} {
 			all = append(all, bench.Variant{
-				Name: v.name, Threads: threads, Function: "work_push", Keys: v.keys,
-				Arm: func(pid int) (bench.Armed, error) { return armScript(ctx, pid, v.body) },
+				Name: v.name, Threads: threads, Function: v.function, Keys: v.keys,
+				Arm: func(pid int) (bench.Armed, error) { return armScript(ctx, pid, v.function, v.offset, v.body) },
 			})
 		}
 		all = append(all, bench.Uprobes(threads)...)
@@ -72,13 +79,20 @@ func benchVariants(ctx context.Context) []bench.Variant {
 	return all
 }
 
-// armScript probes work_push in a process of the program busy.
-func armScript(ctx context.Context, pid int, body string) (bench.Armed, error) {
+// Offsets of the calls in the functions that make one.
+const (
+	directCall   = 17
+	memoryCall   = 17
+	registerCall = 23
+)
+
+// armScript probes a function in a process of the program busy.
+func armScript(ctx context.Context, pid int, function string, offset int, body string) (bench.Armed, error) {
 	exe, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", pid))
 	if err != nil {
 		return bench.Armed{}, err
 	}
-	script, err := trapless.Compile("bench", fmt.Sprintf("uprobe:%q:work_push { %s }", exe, body))
+	script, err := trapless.Compile("bench", fmt.Sprintf("uprobe:%q:%s+%d { %s }", exe, function, offset, body))
 	if err != nil {
 		return bench.Armed{}, err
 	}

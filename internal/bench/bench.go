@@ -20,7 +20,7 @@ import (
 type Variant struct {
 	Name     string
 	Threads  int    // that call at the same time
-	Function string // "work", "work_push", "work_nop5" or "work_mov"
+	Function string // one of the program's: "work", "work_push" ...
 	Keys     int    // how many values the first argument takes, evenly; 0: five, unevenly
 	// Arm probes the function in a process that makes no calls meanwhile. An error skips the variant; its
 	// text is the reason that the report gives.

@@ -58,6 +58,20 @@ NAKED(work_nop5, ".byte 0x0f, 0x1f, 0x44, 0x00, 0x00\n", "");
 /* It single-steps a mov in a copy. */
 NAKED(work_mov, "mov %rdx, %rax\nmov %rax, %rdx\n", "");
 
+/*
+ * These three call the one that multiplies: directly, through memory by an instruction of six bytes, and
+ * through a register by one of two. A call behind which somebody comes back must not become a jump.
+ */
+function work_multiplied, work_call, work_call_memory, work_call_register;
+NAKED(work_multiplied, "", "");
+NAKED(work_call, "sub $8, %rsp\n.cfi_adjust_cfa_offset 8\n",
+      "add $0, %eax\ncall work_multiplied\nadd $8, %rsp\n.cfi_adjust_cfa_offset -8\n");
+NAKED(work_call_memory, "sub $8, %rsp\n.cfi_adjust_cfa_offset 8\n",
+      "add $0, %eax\ncall *pointer(%rip)\nadd $8, %rsp\n.cfi_adjust_cfa_offset -8\n");
+NAKED(work_call_register, "sub $8, %rsp\n.cfi_adjust_cfa_offset 8\n",
+      "mov pointer(%rip), %rcx\njmp 1f\n1: call *%rcx\nadd $8, %rsp\n.cfi_adjust_cfa_offset -8\n");
+__asm__(".pushsection .data.rel.local,\"aw\"\n.p2align 3\npointer: .quad work_multiplied\n.popsection\n");
+
 static const struct {
 	const char *name;
 	function *call;
@@ -66,6 +80,9 @@ static const struct {
 	{ "work_push", work_push },
 	{ "work_nop5", work_nop5 },
 	{ "work_mov", work_mov },
+	{ "work_call", work_call },
+	{ "work_call_memory", work_call_memory },
+	{ "work_call_register", work_call_register },
 };
 #define FUNCTIONS (sizeof functions / sizeof functions[0])
 
