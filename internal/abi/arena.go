@@ -102,34 +102,70 @@ const (
 	// directory position in every slot.
 	PerSlotHash
 
+	// Array has MaxEntries values that all threads share.
+	Array
+	// Hash has a directory of keys, and a state and a value for each directory
+	// position, that all threads share.
+	Hash
+	// RingBuf and PerfEventArray have records in the slots' rings, which bear
+	// the map's number.
+	RingBuf
+	PerfEventArray
+
 	// Kinds of the kernel's that have no layout yet; NewLayout refuses them.
-	Array          // MaxEntries values that all threads share
-	Hash           // keys and values that all threads share
-	LRUHash        // the same; the least recently used entries make room
-	StackTrace     // stacks by their number
-	RingBuf        // records, written to the slots' rings
-	PerfEventArray // the same
+	LRUHash    // a Hash whose least recently used entries make room
+	StackTrace // stacks by their number
 )
 
 // MapSpec is what a program asks of a map.
 type MapSpec struct {
 	Name       string
 	Kind       MapKind
-	KeySize    int // bytes: 4 for an array, a positive multiple of 8 up to 64 for a hash
-	ValueSize  int // bytes, a multiple of 8, at most 64
-	MaxEntries int // positive
+	KeySize    int // bytes: 4 for an array, 1 to MaxKey for a hash
+	ValueSize  int // bytes, positive, at most MaxValue
+	MaxEntries int // positive; of a hash the number of keys that it ever holds
 }
+
+// Limits of a map, in bytes.
+const (
+	MaxKey   = 64
+	MaxValue = 1 << 16
+)
+
+// Stride is the distance of values in bytes, a multiple of 8.
+func (m *MapSpec) Stride() int { return (m.ValueSize + 7) &^ 7 }
+
+// KeyWords is the number of 8-byte words that hold a key; a shorter key is
+// extended by zero bytes.
+func (m *MapSpec) KeyWords() int { return (m.KeySize + 7) / 8 }
+
+// Shared reports whether all threads use the same values.
+func (m *MapSpec) Shared() bool { return m.Kind == Array || m.Kind == Hash }
+
+// IsHash reports whether the map has a directory of keys.
+func (m *MapSpec) IsHash() bool { return m.Kind == PerSlotHash || m.Kind == Hash }
+
+// IsRing reports whether the map stands for records in the slots' rings.
+func (m *MapSpec) IsRing() bool { return m.Kind == RingBuf || m.Kind == PerfEventArray }
+
+// States of a position of a Hash. A key stays in the directory when its entry
+// is deleted, and is found there when it is entered again.
+const (
+	StateAbsent  = 0
+	StatePresent = 1
+	StateClaimed = 2 // by an update that demands that the entry is new
+)
 
 // MapLayout says where a map lies. Offsets are in bytes.
 //
-// The directory of a hash whose keys have 8 bytes holds, at each position,
+// The directory of a hash whose keys have up to 8 bytes holds, at each position,
 // key^KeyMask, and 0 where it is empty; the one key equal to KeyMask lives at
 // position 1<<DirBits, which is occupied when the word there is 1.
 //
 // The directory of a hash with longer keys holds at each position a node
 // number plus one in the low 32 bits and the high 32 bits of the key's hash in
 // the high ones, 0 where it is empty. Nodes are taken in turn by a locked add
-// on the word at Nodes; node i is at Nodes+8+i*KeySize and holds the key. It
+// on the word at Nodes; node i is at Nodes+8+8*i*KeyWords and holds the key. It
 // is written before the directory word that names it is published by one
 // compare-and-swap, and never again.
 type MapLayout struct {
@@ -140,15 +176,20 @@ type MapLayout struct {
 	Nodes     uint64 // from the arena's base (keys of more than 8 bytes)
 	NodeCount int
 	Used      uint64 // from the arena's base: u64 of occupied positions, lock-added
-	Cells     uint64 // from a slot's base: ValueSize bytes per position
+	Cells     uint64 // from a slot's base: Stride bytes per position, unless values are shared
+	Values    uint64 // from the arena's base: Stride bytes per position (Array and Hash)
+	States    uint64 // from the arena's base: u64 per position (Hash)
 }
 
 // Positions is the number of cells of the map in each slot.
 func (m *MapLayout) Positions() int {
-	if m.Kind == PerSlotArray {
-		return m.MaxEntries
+	switch {
+	case m.IsHash():
+		return 1<<m.DirBits + 1
+	case m.IsRing():
+		return 0
 	}
-	return 1<<m.DirBits + 1
+	return m.MaxEntries
 }
 
 // Layout is where everything lies in an arena.
@@ -192,14 +233,11 @@ func NewLayout(c Config) (*Layout, error) {
 		if err != nil {
 			return nil, err
 		}
-		if m.Kind == PerSlotHash {
-			m.Dir = next
-			next += pageUp(8 * uint64(m.Positions()))
-			m.Used, m.Nodes = next, next+64
-			next += pageUp(64 + 8 + uint64(m.NodeCount*m.KeySize))
+		next = m.place(next)
+		if m.Kind == PerSlotArray || m.Kind == PerSlotHash {
+			m.Cells = cells
+			cells += (uint64(m.Stride()*m.Positions()) + 63) &^ 63
 		}
-		m.Cells = cells
-		cells += (uint64(m.ValueSize*m.Positions()) + 63) &^ 63
 		l.Maps = append(l.Maps, m)
 	}
 	if l.RingSize != 0 {
@@ -212,25 +250,49 @@ func NewLayout(c Config) (*Layout, error) {
 	return l, nil
 }
 
+// place puts what all threads share of a map at next, and returns what follows.
+func (m *MapLayout) place(next uint64) uint64 {
+	if m.IsHash() {
+		m.Dir = next
+		next += pageUp(8 * uint64(m.Positions()))
+		m.Used, m.Nodes = next, next+64
+		next += pageUp(64 + 8 + uint64(m.NodeCount*8*m.KeyWords()))
+	}
+	if m.Kind == Hash {
+		m.States = next
+		next += pageUp(8 * uint64(m.Positions()))
+	}
+	if m.Shared() {
+		m.Values = next
+		next += pageUp(uint64(m.Stride() * m.Positions()))
+	}
+	return next
+}
+
+// maxShared is the largest size of a map's shared values, in bytes.
+const maxShared = 1 << 30
+
 func newMapLayout(s MapSpec, index int) (MapLayout, error) {
 	m := MapLayout{MapSpec: s, KeyMask: keyMask(index)}
 	switch {
+	case s.IsRing():
+		return m, nil
 	case s.MaxEntries <= 0 || s.MaxEntries > 1<<24:
 		return m, fmt.Errorf("%w: map %s: %d entries", ErrLayout, s.Name, s.MaxEntries)
-	case s.ValueSize <= 0 || s.ValueSize%8 != 0 || s.ValueSize > 64:
+	case s.ValueSize <= 0 || s.ValueSize > MaxValue || s.Shared() && s.MaxEntries*s.Stride() > maxShared:
 		return m, fmt.Errorf("%w: map %s: values of %d bytes", ErrLayout, s.Name, s.ValueSize)
 	}
 	switch s.Kind {
-	case PerSlotArray:
+	case PerSlotArray, Array:
 		if s.KeySize != 4 {
 			return m, fmt.Errorf("%w: array %s: keys of %d bytes", ErrLayout, s.Name, s.KeySize)
 		}
-	case PerSlotHash:
-		if s.KeySize <= 0 || s.KeySize%8 != 0 || s.KeySize > 64 {
+	case PerSlotHash, Hash:
+		if s.KeySize <= 0 || s.KeySize > MaxKey {
 			return m, fmt.Errorf("%w: map %s: keys of %d bytes", ErrLayout, s.Name, s.KeySize)
 		}
 		m.DirBits = uint(bits.Len(uint(2*s.MaxEntries - 1)))
-		if s.KeySize > 8 {
+		if s.KeyWords() > 1 {
 			m.NodeCount = 1 << m.DirBits
 		}
 	default:

@@ -30,9 +30,16 @@ func (a *Arena) Entries(m int) []Entry {
 	return out
 }
 
+// sum is the value at a position, summed over the slots unless it is shared.
 func (a *Arena) sum(ml *abi.MapLayout, pos int, slots []uint64) []uint64 {
-	value := make([]uint64, ml.ValueSize/8)
-	cell := ml.Cells + uint64(pos*ml.ValueSize)
+	value := make([]uint64, ml.Stride()/8)
+	if ml.Shared() {
+		for w := range value {
+			value[w] = a.Load(ml.Values + uint64(pos*ml.Stride()+8*w))
+		}
+		return value
+	}
+	cell := ml.Cells + uint64(pos*ml.Stride())
 	for _, s := range slots {
 		for w := range value {
 			value[w] += a.Load(a.slot(s) + cell + uint64(8*w))
@@ -43,29 +50,32 @@ func (a *Arena) sum(ml *abi.MapLayout, pos int, slots []uint64) []uint64 {
 
 // keyAt returns the key at a directory position, if the position is occupied.
 func (a *Arena) keyAt(ml *abi.MapLayout, pos int) ([]uint64, bool) {
-	if ml.Kind == abi.PerSlotArray {
+	if !ml.IsHash() {
 		if ml.MaxEntries == 1 {
 			return nil, true
 		}
 		return []uint64{uint64(pos)}, true
+	}
+	if ml.Kind == abi.Hash && a.Load(ml.States+uint64(8*pos)) != abi.StatePresent {
+		return nil, false
 	}
 	word := a.Load(ml.Dir + uint64(8*pos))
 	mask := uint64(int64(ml.KeyMask))
 	switch {
 	case word == 0:
 		return nil, false
-	case ml.KeySize == 8 && pos == 1<<ml.DirBits:
+	case ml.KeyWords() == 1 && pos == 1<<ml.DirBits:
 		return []uint64{mask}, word == 1
-	case ml.KeySize == 8:
+	case ml.KeyWords() == 1:
 		return []uint64{word ^ mask}, true
 	}
 	node := uint64(uint32(word)) - 1
 	if node >= uint64(ml.NodeCount) {
 		return nil, false
 	}
-	key := make([]uint64, ml.KeySize/8)
+	key := make([]uint64, ml.KeyWords())
 	for i := range key {
-		key[i] = a.Load(ml.Nodes + 8 + node*uint64(ml.KeySize) + uint64(8*i))
+		key[i] = a.Load(ml.Nodes + 8 + node*uint64(8*ml.KeyWords()) + uint64(8*i))
 	}
 	return key, true
 }

@@ -4,8 +4,6 @@ import (
 	"math"
 
 	"github.com/cilium/ebpf/asm"
-
-	"trapless/internal/abi"
 )
 
 // refValue is a reference to a map or to the ring.
@@ -129,7 +127,7 @@ func (a *analyser) helper(id asm.BuiltinFunc) {
 	switch id {
 	case HelperGetCurrentPidTgid:
 		result = Value{Kind: PidTgid}
-	case HelperMapCell:
+	case HelperMapCell, asm.FnMapLookupElem:
 		result = a.cell()
 	}
 	a.define(asm.R0, result)
@@ -161,7 +159,7 @@ func (k *Known) forgetBytes(pos, size int) {
 	}
 }
 
-// cell is what HelperMapCell returns.
+// cell is what HelperMapCell or map_lookup_elem returns.
 func (a *analyser) cell() Value {
 	ref, key := a.reg(asm.R1), a.reg(asm.R2)
 	if ref.Kind != MapRef {
@@ -169,7 +167,7 @@ func (a *analyser) cell() Value {
 	}
 	cell := Value{Kind: CellOrNull, Map: ref.Map, ID: valueID(a.at)}
 	spec := &a.code.Maps[ref.Map]
-	if spec.Kind != abi.PerSlotArray || key.Kind != Stack || key.Func != int32(a.fn) {
+	if spec.IsHash() || key.Kind != Stack || key.Func != int32(a.fn) {
 		return cell
 	}
 	if w, ok := a.before[a.at].StackWord(key.Off, 4); ok && w.Known && w.Const < uint64(spec.MaxEntries) {

@@ -4,6 +4,8 @@ import (
 	"fmt"
 
 	"github.com/cilium/ebpf/asm"
+
+	"trapless/internal/abi"
 )
 
 // Helpers that exist in trapless only. The others have the kernel's numbers
@@ -90,6 +92,25 @@ func (h *Helper) NumArgs() int {
 	return n
 }
 
+// TakesMap reports whether the helper works on maps of a kind.
+func (h *Helper) TakesMap(k abi.MapKind) bool {
+	switch h.ID {
+	case HelperMapCell:
+		return k == abi.PerSlotArray || k == abi.PerSlotHash
+	case asm.FnRingbufOutput, asm.FnRingbufReserve, asm.FnRingbufQuery:
+		return k == abi.RingBuf
+	case asm.FnPerfEventOutput:
+		return k == abi.PerfEventArray
+	case asm.FnGetStackid:
+		return k == abi.StackTrace
+	case asm.FnMapDeleteElem:
+		return k == abi.Hash || k == abi.LRUHash
+	case asm.FnTailCall:
+		return false
+	}
+	return k != abi.RingBuf && k != abi.PerfEventArray && k != abi.StackTrace
+}
+
 // LookupHelper finds a helper by its number. It returns a reason when there is
 // none, or none that the engine has.
 func LookupHelper(id asm.BuiltinFunc) (*Helper, string) {
@@ -122,9 +143,9 @@ type args = [5]ArgType
 
 // helpers are the helpers that programs of user-space probes call.
 var helpers = []Helper{
-	{asm.FnMapLookupElem, "map_lookup_elem", args{ArgMap, ArgKey}, RetValueOrNull, notYet},
-	{asm.FnMapUpdateElem, "map_update_elem", args{ArgMap, ArgKey, ArgValue, ArgAnything}, RetScalar, notYet},
-	{asm.FnMapDeleteElem, "map_delete_elem", args{ArgMap, ArgKey}, RetScalar, notYet},
+	{asm.FnMapLookupElem, "map_lookup_elem", args{ArgMap, ArgKey}, RetValueOrNull, ""},
+	{asm.FnMapUpdateElem, "map_update_elem", args{ArgMap, ArgKey, ArgValue, ArgAnything}, RetScalar, ""},
+	{asm.FnMapDeleteElem, "map_delete_elem", args{ArgMap, ArgKey}, RetScalar, ""},
 	{asm.FnMapLookupPercpuElem, "map_lookup_percpu_elem", args{ArgMap, ArgKey, ArgAnything}, RetValueOrNull, notYet},
 	{asm.FnForEachMapElem, "for_each_map_elem", args{ArgMap, ArgFunc, ArgStackOrNull, ArgAnything}, RetScalar, notYet},
 	{asm.FnProbeRead, "probe_read", args{ArgWrite, ArgSizeOrZero, ArgAnything}, RetScalar, notYet},

@@ -19,6 +19,8 @@ func (x *run) helper(h *Helper) (uint64, error) {
 			return 0, x.fail(ErrInvalid, "the machine has no clock")
 		}
 		return x.Now(), nil
+	case asm.FnMapLookupElem, asm.FnMapUpdateElem, asm.FnMapDeleteElem:
+		return x.mapHelper(h)
 	case HelperMapCell:
 		return x.mapCell()
 	case HelperRingbufOutput:
@@ -47,11 +49,42 @@ func (x *run) mapCell() (uint64, error) {
 	if err != nil {
 		return 0, err
 	}
-	pos, ok := x.findCell(ml, key)
+	pos, ok := x.find(ml, key, true)
 	if !ok {
 		return 0, nil
 	}
 	return x.valueAddr(m, pos), nil
+}
+
+// mapHelper is map_lookup_elem, map_update_elem or map_delete_elem.
+func (x *run) mapHelper(h *Helper) (uint64, error) {
+	m, err := x.mapArg(asm.R1)
+	if err != nil {
+		return 0, err
+	}
+	ml := &x.Layout.Maps[m]
+	if !h.TakesMap(ml.Kind) {
+		return 0, x.fail(ErrAccess, "%s does not work on map %s", h.Name, ml.Name)
+	}
+	key, err := x.bytes(x.r[asm.R2], ml.KeySize, false)
+	if err != nil {
+		return 0, err
+	}
+	switch h.ID {
+	case asm.FnMapLookupElem:
+		pos, ok := x.lookup(ml, key)
+		if !ok {
+			return 0, nil
+		}
+		return x.valueAddr(m, pos), nil
+	case asm.FnMapDeleteElem:
+		return uint64(x.remove(ml, key)), nil
+	}
+	value, err := x.bytes(x.r[asm.R3], ml.ValueSize, false)
+	if err != nil {
+		return 0, err
+	}
+	return uint64(x.update(ml, key, value, x.r[asm.R4])), nil
 }
 
 func (x *run) ringOutput() (uint64, error) {

@@ -72,7 +72,7 @@ func (x *run) valueBytes(m int, off uint64) []byte {
 	if pos >= uint64(ml.Positions()) || in > uint64(ml.ValueSize) {
 		return nil
 	}
-	at := x.slotBase() + ml.Cells + pos*uint64(ml.ValueSize)
+	at := x.valueAt(ml, pos)
 	return x.Arena[at+in : at+uint64(ml.ValueSize)]
 }
 

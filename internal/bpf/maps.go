@@ -6,21 +6,30 @@ import (
 	"trapless/internal/abi"
 )
 
-// findCell finds the position of a key's cell, or enters the key.
-func (x *run) findCell(ml *abi.MapLayout, key []byte) (pos uint64, ok bool) {
+// keyWords is a key as the words that hold it.
+func keyWords(key []byte) []uint64 {
+	words := make([]uint64, (len(key)+7)/8)
+	for i, b := range key {
+		words[i/8] |= uint64(b) << (i % 8 * 8)
+	}
+	return words
+}
+
+// find finds the position of a key, or enters the key if asked to.
+func (x *run) find(ml *abi.MapLayout, key []byte, enter bool) (pos uint64, ok bool) {
 	switch {
-	case ml.Kind == abi.PerSlotArray:
+	case !ml.IsHash():
 		pos = uint64(binary.LittleEndian.Uint32(key))
 		return pos, pos < uint64(ml.MaxEntries)
-	case ml.KeySize == 8:
-		return x.findShort(ml, binary.LittleEndian.Uint64(key))
+	case ml.KeyWords() == 1:
+		return x.findShort(ml, keyWords(key)[0], enter)
 	}
-	return x.findLong(ml, key)
+	return x.findLong(ml, keyWords(key), enter)
 }
 
 // probe calls try for each directory position that a key with this hash may
 // have, until it is decided. Else the map is full for the key.
-func (x *run) probe(ml *abi.MapLayout, hash uint64, try func(pos uint64) (found, over bool)) (uint64, bool) {
+func (x *run) probe(ml *abi.MapLayout, hash uint64, enter bool, try func(pos uint64) (found, over bool)) (uint64, bool) {
 	pos := hash >> (64 - ml.DirBits)
 	for range min(abi.ProbeLimit, 1<<ml.DirBits) {
 		found, over := try(pos)
@@ -29,7 +38,9 @@ func (x *run) probe(ml *abi.MapLayout, hash uint64, try func(pos uint64) (found,
 		}
 		pos = (pos + 1) & (1<<ml.DirBits - 1)
 	}
-	addWord(x.Arena, abi.HdrDrops, 1)
+	if enter {
+		addWord(x.Arena, abi.HdrDrops, 1)
+	}
 	return 0, false
 }
 
@@ -58,19 +69,22 @@ func (x *run) claim(ml *abi.MapLayout, pos, word uint64) (found, over bool) {
 	return false, false
 }
 
-// findShort finds or enters a key of 8 bytes.
-func (x *run) findShort(ml *abi.MapLayout, key uint64) (uint64, bool) {
+// findShort finds a key of up to 8 bytes.
+func (x *run) findShort(ml *abi.MapLayout, key uint64, enter bool) (uint64, bool) {
 	mask := uint64(int64(ml.KeyMask))
 	if key == mask {
 		pos := uint64(1) << ml.DirBits
-		if loadWord(x.Arena, ml.Dir+8*pos) != 0 {
-			return pos, true
+		if loadWord(x.Arena, ml.Dir+8*pos) != 0 || !enter {
+			return pos, loadWord(x.Arena, ml.Dir+8*pos) != 0
 		}
 		found, over := x.claim(ml, pos, 1)
 		return pos, found || !over
 	}
-	return x.probe(ml, key*abi.HashMul, func(pos uint64) (found, over bool) {
+	return x.probe(ml, key*abi.HashMul, enter, func(pos uint64) (found, over bool) {
 		if loadWord(x.Arena, ml.Dir+8*pos) == 0 {
+			if !enter {
+				return false, true
+			}
 			if found, over = x.claim(ml, pos, key^mask); found || over {
 				return found, over
 			}
@@ -79,16 +93,15 @@ func (x *run) findShort(ml *abi.MapLayout, key uint64) (uint64, bool) {
 	})
 }
 
-// findLong finds or enters a key of several words.
-func (x *run) findLong(ml *abi.MapLayout, key []byte) (uint64, bool) {
-	words := make([]uint64, len(key)/8)
-	for i := range words {
-		words[i] = binary.LittleEndian.Uint64(key[8*i:])
-	}
+// findLong finds a key of several words.
+func (x *run) findLong(ml *abi.MapLayout, words []uint64, enter bool) (uint64, bool) {
 	hash := abi.HashKey(words)
 	word := uint64(0) // the directory word of the node that holds the key, once there is one
-	return x.probe(ml, hash, func(pos uint64) (found, over bool) {
+	return x.probe(ml, hash, enter, func(pos uint64) (found, over bool) {
 		if loadWord(x.Arena, ml.Dir+8*pos) == 0 {
+			if !enter {
+				return false, true
+			}
 			if word == 0 {
 				if word = x.newNode(ml, words, hash); word == 0 {
 					return false, true
@@ -115,9 +128,14 @@ func (x *run) newNode(ml *abi.MapLayout, words []uint64, hash uint64) uint64 {
 		return 0
 	}
 	for i, w := range words {
-		storeWord(x.Arena, ml.Nodes+8+n*uint64(ml.KeySize)+uint64(8*i), w)
+		storeWord(x.Arena, nodeWord(ml, n, i), w)
 	}
 	return hash>>32<<32 | (n + 1)
+}
+
+// nodeWord is where word i of the key in a node lies in the arena.
+func nodeWord(ml *abi.MapLayout, n uint64, i int) uint64 {
+	return ml.Nodes + 8 + 8*(n*uint64(ml.KeyWords())+uint64(i))
 }
 
 // holds reports whether a directory word names a node with the key.
@@ -127,9 +145,96 @@ func (x *run) holds(ml *abi.MapLayout, word uint64, words []uint64, hash uint64)
 		return false
 	}
 	for i, w := range words {
-		if loadWord(x.Arena, ml.Nodes+8+n*uint64(ml.KeySize)+uint64(8*i)) != w {
+		if loadWord(x.Arena, nodeWord(ml, n, i)) != w {
 			return false
 		}
 	}
 	return true
+}
+
+// stateAt is where the state of a position of a Hash lies in the arena.
+func stateAt(ml *abi.MapLayout, pos uint64) uint64 { return ml.States + 8*pos }
+
+// valueAt is where the value at a position lies in the arena.
+func (m *Machine) valueAt(ml *abi.MapLayout, pos uint64) uint64 {
+	if ml.Shared() {
+		return ml.Values + pos*uint64(ml.Stride())
+	}
+	return m.slotBase() + ml.Cells + pos*uint64(ml.Stride())
+}
+
+// lookup is map_lookup_elem: the position of the entry that a key has.
+func (x *run) lookup(ml *abi.MapLayout, key []byte) (uint64, bool) {
+	pos, ok := x.find(ml, key, false)
+	if ok && ml.Kind == abi.Hash {
+		ok = loadWord(x.Arena, stateAt(ml, pos)) == abi.StatePresent
+	}
+	return pos, ok
+}
+
+// Flags of map_update_elem, and what it and map_delete_elem may return besides
+// 0 (include/uapi/linux/bpf.h, include/uapi/asm-generic/errno-base.h).
+const (
+	bpfNoExist = 1
+	bpfExist   = 2
+
+	errNoEnt  = -2
+	errTooBig = -7
+	errExist  = -17
+	errInval  = -22
+)
+
+// update is map_update_elem.
+func (x *run) update(ml *abi.MapLayout, key, value []byte, flags uint64) int64 {
+	if flags > bpfExist || ml.Kind == abi.PerSlotHash && flags == bpfNoExist {
+		return errInval
+	}
+	if !ml.IsHash() {
+		return x.updateArray(ml, key, value, flags)
+	}
+	pos, ok := x.find(ml, key, true)
+	switch {
+	case !ok:
+		return errTooBig
+	case ml.Kind != abi.Hash:
+	case flags == bpfExist && loadWord(x.Arena, stateAt(ml, pos)) != abi.StatePresent:
+		return errNoEnt
+	case flags == bpfNoExist && !swapWord(x.Arena, stateAt(ml, pos), abi.StateAbsent, abi.StateClaimed):
+		return errExist
+	}
+	x.putValue(ml, pos, value)
+	if ml.Kind == abi.Hash {
+		storeWord(x.Arena, stateAt(ml, pos), abi.StatePresent)
+	}
+	return 0
+}
+
+func (x *run) updateArray(ml *abi.MapLayout, key, value []byte, flags uint64) int64 {
+	pos, ok := x.find(ml, key, false)
+	switch {
+	case !ok:
+		return errTooBig
+	case flags == bpfNoExist:
+		return errExist
+	}
+	x.putValue(ml, pos, value)
+	return 0
+}
+
+// putValue replaces a value.
+func (x *run) putValue(ml *abi.MapLayout, pos uint64, value []byte) {
+	at := x.valueAt(ml, pos)
+	copy(x.Arena[at:at+uint64(ml.ValueSize)], value)
+}
+
+// remove is map_delete_elem.
+func (x *run) remove(ml *abi.MapLayout, key []byte) int64 {
+	if ml.Kind != abi.Hash {
+		return errInval
+	}
+	pos, ok := x.find(ml, key, false)
+	if !ok || !swapWord(x.Arena, stateAt(ml, pos), abi.StatePresent, abi.StateAbsent) {
+		return errNoEnt
+	}
+	return 0
 }

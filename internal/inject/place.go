@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"trapless/internal/abi"
 	x86 "trapless/internal/asm/x86"
@@ -90,7 +91,7 @@ func (t *Target) Place(ctx context.Context, reqs []Request) ([]*Detour, []*plan.
 		return nil, nil, err
 	}
 	b := &builder{Target: t, space: space, runtimes: map[*Region]*jit.Runtime{}, guessed: map[abi.Addr]*jit.Runtime{},
-		env: jit.Env{Arena: t.arenaBase, Layout: t.arena.Layout(), TGID: uint32(t.PID)}}
+		env: jit.Env{Arena: t.arenaBase, Layout: t.arena.Layout(), TGID: uint32(t.PID), Helpers: needsHelpers(reqs)}}
 	detours := make([]*Detour, len(reqs))
 	var refusals []*plan.Refusal
 	for i, req := range reqs {
@@ -132,6 +133,17 @@ func (b *builder) placeOrBoost(ctx context.Context, req Request) (*Detour, *plan
 		return d, refusal, err
 	}
 	return b.place(ctx, req)
+}
+
+func needsHelpers(reqs []Request) bool {
+	for _, req := range reqs {
+		for _, progs := range req.Programs {
+			if slices.ContainsFunc(progs, jit.NeedsHelpers) {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // place finds or makes the detour of one window.

@@ -26,7 +26,7 @@ func (g *generator) materialize(o *op, d asm.Reg, v bpf.Value) {
 	case bpf.Context:
 		g.Lea(d, g.stack(g.frame.context+v.Off))
 	case bpf.Cell:
-		g.Lea(d, g.fixedCell(v))
+		g.fixedAddress(d, v)
 	case bpf.MapRef, bpf.RingRef, bpf.FuncRef:
 		g.MovRI(d, 1) // nobody can do more with it than compare it with null
 	default:
@@ -40,6 +40,9 @@ func (g *generator) storeContext() {
 	at := func(field int32) asm.Mem { return g.stack(g.frame.context + field) }
 	for field, r := range contextRegs {
 		g.Store(8, at(field), r)
+	}
+	for n, r := range g.site.Args.registers() {
+		g.Store(8, at(bpf.ArgOffset(n)), r)
 	}
 	g.Lea(asm.RAX, g.stack(0))
 	g.Store(8, at(bpf.PtRegsSP), asm.RAX)
@@ -103,6 +106,12 @@ func (g *generator) function(n int) {
 // unit's result.
 func (g *generator) exit(i int) {
 	o := &g.ops[i]
+	if o.returns && g.site.stackArgs > 0 {
+		r := g.r(bpfasm.R0)
+		g.Store(8, g.stack(8), r)
+		g.TestRR(8, r, r) // nothing that follows changes the flags
+		return
+	}
 	if o.returns {
 		g.copy(asm.RAX, g.r(bpfasm.R0))
 		return

@@ -169,8 +169,12 @@ func (g *generator) nullCell(o *op, d asm.Reg) {
 
 // cell turns a checked position in d into the address of its cell.
 func (g *generator) cell(ml *abi.MapLayout, d asm.Reg) {
+	if ml.Shared() {
+		g.sharedCell(ml, d)
+		return
+	}
 	s := g.v(slotVar)
-	size := ml.ValueSize
+	size := ml.Stride()
 	switch {
 	case size == 8:
 		g.Lea(d, asm.AtIndex(s, d, 8, int32(ml.Cells)))
@@ -247,7 +251,7 @@ func (g *generator) knownCell(k *key, d, t asm.Reg, miss asm.Label) {
 		g.OpMR(asm.Cmp, 8, m, d)
 	}
 	g.Jcc(asm.NE, miss)
-	g.Lea(d, asm.At(g.v(slotVar), int32(ml.Cells)+int32(pos)*int32(ml.ValueSize)))
+	g.Lea(d, asm.At(g.v(slotVar), int32(ml.Cells)+int32(pos)*int32(ml.Stride())))
 }
 
 func (g *generator) hashMiss(o *op, miss, hit asm.Label) {

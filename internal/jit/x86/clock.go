@@ -15,7 +15,7 @@ const clockTries = 3
 //
 //	rdi header, rsi number of the publication, r8 counter, r9 time, r10 scale,
 //	r11 tries left
-func (r *routine) clock() {
+func (r *assembler) clock() {
 	r.save(asm.RAX, asm.RDX, asm.RSI, asm.RDI, asm.R8, asm.R9, asm.R10, asm.R11)
 	again, later := r.NewLabel(), r.NewLabel()
 	r.global(asm.RDI, abi.HdrClock)

@@ -66,7 +66,7 @@ func layoutFrame(u *unit, al allocation, site Site) frame {
 		f.fuel = place(8)
 	}
 	if u.takesContext() {
-		f.context = place(bpf.PtRegsEnd)
+		f.context = place(bpf.ContextEnd)
 	}
 	if lo, hi := u.stackRange(0); lo < hi {
 		f.funcs[0].r10 = -f.size - hi

@@ -25,7 +25,8 @@ type generator struct {
 	first  int            // the operation where the shared copy begins
 	cold   []func()       // what EmitCold is to emit
 
-	hasShared bool // there is a shared copy
+	hasShared    bool // there is a shared copy
+	routineStack int  // what the deepest routine needs that is called
 }
 
 // body is the code of a function.
@@ -97,8 +98,12 @@ func (g *generator) newLabels() {
 	g.labels[sharedCopy][g.end] = g.labels[hotCopy][g.end]
 }
 
-// gate jumps over the programs while they may not run.
+// gate jumps over the programs while they may not run. Who calls a routine has
+// come through it.
 func (g *generator) gate(over asm.Label) {
+	if g.routine {
+		return
+	}
 	g.OpMI(asm.Cmp, 4, asm.Abs(g.env.Gate), 0)
 	g.Jcc(asm.E, over)
 }
@@ -234,6 +239,10 @@ func (g *generator) op(i int) {
 	case bpf.LoadImm:
 		g.MovRI(g.r(in.Dst), uint64(in.Imm))
 	case bpf.Load:
+		if o.arg != 0 {
+			g.Load(8, g.r(in.Dst), g.stack(int32(8*o.arg)))
+			return
+		}
 		g.load(o)
 	case bpf.Store:
 		g.store(o)
@@ -249,6 +258,12 @@ func (g *generator) op(i int) {
 		g.exit(i)
 	case bpf.CallHelper:
 		switch in.Helper() {
+		case bpfasm.FnMapLookupElem:
+			g.mapLookup(o)
+		case bpfasm.FnMapUpdateElem:
+			g.mapUpdate(o)
+		case bpfasm.FnMapDeleteElem:
+			g.mapDelete(o)
 		case bpf.HelperExit:
 			g.StoreI(8, g.global(abi.HdrStop), 1)
 		case bpf.HelperMapCell:

@@ -3,6 +3,7 @@ package x86
 import (
 	bpfasm "github.com/cilium/ebpf/asm"
 
+	"trapless/internal/abi"
 	asm "trapless/internal/asm/x86"
 	"trapless/internal/bpf"
 )
@@ -20,10 +21,25 @@ func (g *generator) memory(o *op, r bpfasm.Register) asm.Mem {
 	return asm.At(g.r(r), o.in.Off)
 }
 
-// fixedCell is the memory that a pointer to a known cell points to.
+// fixedCell is the memory that a pointer to a known value points to. It may use
+// temp1.
 func (g *generator) fixedCell(p bpf.Value) asm.Mem {
 	ml := &g.env.Layout.Maps[p.Map]
-	return asm.At(g.v(slotVar), int32(ml.Cells)+p.Index*int32(ml.ValueSize)+p.Off)
+	off := p.Index*int32(ml.Stride()) + p.Off
+	if ml.Shared() {
+		return g.global(ml.Values + uint64(int64(off)))
+	}
+	return asm.At(g.v(slotVar), int32(ml.Cells)+off)
+}
+
+// fixedAddress puts the address of a known value into d.
+func (g *generator) fixedAddress(d asm.Reg, p bpf.Value) {
+	ml := &g.env.Layout.Maps[p.Map]
+	if ml.Shared() {
+		address(g.Asm, d, g.env.Arena+abi.Addr(ml.Values+uint64(int64(p.Index)*int64(ml.Stride())+int64(p.Off))))
+		return
+	}
+	g.Lea(d, g.fixedCell(p))
 }
 
 func (g *generator) load(o *op) {
@@ -129,7 +145,7 @@ func (g *generator) locked(o *op) bool {
 	case bpf.Stack:
 		return false
 	case bpf.Cell:
-		return g.shared
+		return g.shared || g.env.Layout.Maps[o.val(o.in.Dst).Map].Shared()
 	}
 	return true
 }
@@ -165,7 +181,7 @@ var updateOps = map[bpfasm.AtomicOp]asm.Op{
 // fetchUpdate emits an operation that the processor does not have with a
 // result: a loop that ends when nobody has written in between.
 func (g *generator) fetchUpdate(in *bpf.Insn, m asm.Mem, locked bool) {
-	t, src := g.v(temp1), g.r(in.Src)
+	t, src := g.v(temp2), g.r(in.Src)
 	g.Load(in.Size, asm.RAX, m)
 	again := g.NewLabel()
 	g.Bind(again)

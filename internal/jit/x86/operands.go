@@ -20,19 +20,17 @@ func (u *unit) operands(o *op) error {
 		o.defs = reg(in.Dst)
 		switch {
 		case o.result.Static():
-			o.uses = o.address(o.result)
-			if o.result.Kind == bpf.Stack {
-				o.uses = 0
-			}
+			o.uses = u.address(o, o.result)
+		case o.arg != 0:
 		case in.Kind == bpf.ALU:
 			o.aluOperands()
 		case in.Kind == bpf.Load:
-			o.uses = o.base(in.Src)
+			o.uses = u.base(o, in.Src)
 		}
 	case bpf.Store:
-		o.uses = o.base(in.Dst) | o.second(in.Size)
+		o.uses = u.base(o, in.Dst) | o.second(in.Size)
 	case bpf.AtomicRMW:
-		o.atomicOperands()
+		u.atomicOperands(o)
 	case bpf.Jump:
 		if o.target >= 0 {
 			o.uses = o.number(in.Dst) | o.second(compareSize(in))
@@ -95,24 +93,28 @@ func (o *op) second(size int) varSet {
 }
 
 // base is what an access through r needs in registers.
-func (o *op) base(r bpfasm.Register) varSet {
+func (u *unit) base(o *op, r bpfasm.Register) varSet {
 	switch v := o.val(r); v.Kind {
 	case bpf.Context, bpf.Stack:
 		return 0
 	default:
 		if v.Static() {
-			return o.address(v)
+			return u.address(o, v)
 		}
 	}
 	return reg(r)
 }
 
 // address is what the address of a static value needs in registers.
-func (o *op) address(v bpf.Value) varSet {
-	if v.Kind == bpf.Cell {
-		return vars(slotVar)
+func (u *unit) address(o *op, v bpf.Value) varSet {
+	if v.Kind != bpf.Cell {
+		return 0
 	}
-	return 0
+	if u.env.Layout.Maps[v.Map].Shared() {
+		o.temps |= vars(temp1) // the arena may be out of reach
+		return 0
+	}
+	return vars(slotVar)
 }
 
 func compareSize(in *bpf.Insn) int {
@@ -167,9 +169,9 @@ func (o *op) aluFixed() {
 	}
 }
 
-func (o *op) atomicOperands() {
+func (u *unit) atomicOperands(o *op) {
 	in := o.in
-	o.uses = o.base(in.Dst)
+	o.uses = u.base(o, in.Dst)
 	switch in.Atomic {
 	case bpfasm.CmpXchg:
 		o.uses |= o.number(in.Src) | reg(bpfasm.R0)
@@ -179,7 +181,7 @@ func (o *op) atomicOperands() {
 		o.uses |= reg(in.Src)
 		o.defs = reg(in.Src)
 		o.fixed = asm.Regs(asm.RAX)
-		o.temps = vars(temp1)
+		o.temps |= vars(temp2)
 	case bpfasm.FetchAdd, bpfasm.Xchg:
 		o.uses |= reg(in.Src)
 		o.defs = reg(in.Src)
@@ -206,7 +208,12 @@ func (u *unit) callOperands(o *op) error {
 		if o.val(bpfasm.R1).Kind != bpf.MapRef {
 			return o.fail("the map is not the same on every path")
 		}
+		if ml := &u.env.Layout.Maps[o.val(bpfasm.R1).Map]; ml.Shared() || ml.IsHash() && ml.KeySize%8 != 0 {
+			return o.fail("it does not work on map %s", ml.Name)
+		}
 		u.cellOperands(o)
+	case bpfasm.FnMapLookupElem, bpfasm.FnMapUpdateElem, bpfasm.FnMapDeleteElem:
+		return u.mapOperands(o)
 	default:
 		return o.fail("the helper has no code yet")
 	}
@@ -225,10 +232,12 @@ func (u *unit) cellOperands(o *op) {
 	}
 	if o.result.Static() {
 		o.key.known = true
-		o.uses = o.address(o.result)
+		o.uses = u.address(o, o.result)
 		return
 	}
-	o.uses = vars(slotVar)
+	if !ml.Shared() {
+		o.uses = vars(slotVar)
+	}
 	switch {
 	case o.key.inReg:
 		o.uses |= 1 << o.key.reg

@@ -20,6 +20,8 @@ type Runtime struct {
 	cells []abi.Addr // by map, hashes only: (key or address of the key, slot) cell; ZF: null
 	ring  abi.Addr   // (address of the data, size, slot) 0 or -EAGAIN
 	clock abi.Addr   // () CLOCK_MONOTONIC in nanoseconds
+
+	maps []mapRoutines // by map, when Env.Helpers is set
 }
 
 // NewRuntime compiles the routines for the address base. Env.Runtime is not
@@ -30,7 +32,7 @@ func NewRuntime(base abi.Addr, env *Env) ([]byte, *Runtime, error) {
 	}
 	a := asm.New(base)
 	rt := &Runtime{cells: make([]abi.Addr, len(env.Layout.Maps))}
-	r := &routine{Asm: a, env: env}
+	r := &assembler{Asm: a, env: env}
 	rt.slot = r.begin()
 	r.slot()
 	for i := range env.Layout.Maps {
@@ -39,7 +41,7 @@ func NewRuntime(base abi.Addr, env *Env) ([]byte, *Runtime, error) {
 			continue
 		}
 		rt.cells[i] = r.begin()
-		if ml.KeySize == 8 {
+		if ml.KeyWords() == 1 {
 			r.shortCell(ml)
 		} else {
 			r.longCell(ml)
@@ -51,6 +53,12 @@ func NewRuntime(base abi.Addr, env *Env) ([]byte, *Runtime, error) {
 		rt.ring = r.begin()
 		r.ring()
 	}
+	if env.Helpers {
+		var err error
+		if rt.maps, err = (&routineMaker{a, env}).maps(); err != nil {
+			return nil, nil, err
+		}
+	}
 	code, err := a.Bytes()
 	if err != nil {
 		return nil, nil, fmt.Errorf("%w: runtime: %w", ErrCompile, err)
@@ -58,8 +66,8 @@ func NewRuntime(base abi.Addr, env *Env) ([]byte, *Runtime, error) {
 	return code, rt, nil
 }
 
-// routine emits one routine after the other.
-type routine struct {
+// assembler emits one routine after the other.
+type assembler struct {
 	*asm.Asm
 	env   *Env
 	saved []asm.Reg
@@ -67,13 +75,13 @@ type routine struct {
 
 const routineAlign = 16
 
-func (r *routine) begin() abi.Addr {
+func (r *assembler) begin() abi.Addr {
 	r.Align(routineAlign)
 	r.saved = nil
 	return r.PC()
 }
 
-func (r *routine) save(regs ...asm.Reg) {
+func (r *assembler) save(regs ...asm.Reg) {
 	r.saved = regs
 	for _, s := range regs {
 		r.Push(s)
@@ -81,7 +89,7 @@ func (r *routine) save(regs ...asm.Reg) {
 }
 
 // end restores the registers and returns. The flags are as they were before.
-func (r *routine) end() {
+func (r *assembler) end() {
 	for i := len(r.saved) - 1; i >= 0; i-- {
 		r.Pop(r.saved[i])
 	}
@@ -89,20 +97,20 @@ func (r *routine) end() {
 }
 
 // arg is the n-th argument; the result is in the place of the first.
-func (r *routine) arg(n int) asm.Mem {
+func (r *assembler) arg(n int) asm.Mem {
 	return asm.At(asm.RSP, int32(8*(len(r.saved)+1+n)))
 }
 
 // global puts the address of an offset in the arena into d.
-func (r *routine) global(d asm.Reg, off uint64) {
+func (r *assembler) global(d asm.Reg, off uint64) {
 	address(r.Asm, d, r.env.Arena+abi.Addr(off))
 }
 
-func (r *routine) zero(d asm.Reg) { r.OpRR(asm.Xor, 4, d, d) }
+func (r *assembler) zero(d asm.Reg) { r.OpRR(asm.Xor, 4, d, d) }
 
 // position puts the position of the word in RSI in a table of 1<<size entries
 // into RDX.
-func (r *routine) position(size uint) {
+func (r *assembler) position(size uint) {
 	r.MovRI(asm.RDX, abi.HashMul)
 	r.Imul(8, asm.RDX, asm.RSI)
 	r.ShiftI(asm.Shr, 8, asm.RDX, uint8(64-size))
@@ -113,7 +121,7 @@ func (r *routine) position(size uint) {
 // without a slot would search at every hit.
 //
 //	rsi thread pointer, rdi table, rdx position, ecx positions left
-func (r *routine) slot() {
+func (r *assembler) slot() {
 	l := r.env.Layout
 	r.save(asm.RAX, asm.RCX, asm.RDX, asm.RSI, asm.RDI)
 	next, probe, hit, claim, shared := r.NewLabel(), r.NewLabel(), r.NewLabel(), r.NewLabel(), r.NewLabel()
@@ -163,7 +171,7 @@ func (r *routine) slot() {
 
 // checkSharedTP leaves RAX zero, or goes to shared if several threads have the
 // thread pointer in RSI.
-func (r *routine) checkSharedTP(shared asm.Label) {
+func (r *assembler) checkSharedTP(shared asm.Label) {
 	again := r.NewLabel()
 	r.Push(asm.RDI)
 	r.global(asm.RDI, abi.HdrSharedTP)
@@ -182,7 +190,7 @@ func (r *routine) checkSharedTP(shared asm.Label) {
 
 // enter counts a new key of a map, with R9 as the counter's address, or goes
 // to full. RAX is lost.
-func (r *routine) enter(ml *abi.MapLayout, full asm.Label) {
+func (r *assembler) enter(ml *abi.MapLayout, full asm.Label) {
 	r.global(asm.R9, ml.Used)
 	r.MovRI(asm.RAX, 1)
 	r.Lock()
@@ -192,13 +200,13 @@ func (r *routine) enter(ml *abi.MapLayout, full asm.Label) {
 }
 
 // leave takes back what enter counted.
-func (r *routine) leave() {
+func (r *assembler) leave() {
 	r.Lock()
 	r.DecM(8, asm.At(asm.R9, 0))
 }
 
 // next goes to the next directory position (RDX) while there are tries (ECX).
-func (r *routine) next(ml *abi.MapLayout, probe asm.Label) {
+func (r *assembler) next(ml *abi.MapLayout, probe asm.Label) {
 	r.Inc(4, asm.RDX)
 	r.OpRI(asm.And, 4, asm.RDX, int32(1)<<ml.DirBits-1)
 	r.Dec(4, asm.RCX)
@@ -206,13 +214,13 @@ func (r *routine) next(ml *abi.MapLayout, probe asm.Label) {
 }
 
 // tries puts the number of positions to look at into RCX.
-func (r *routine) tries(ml *abi.MapLayout) {
+func (r *assembler) tries(ml *abi.MapLayout) {
 	r.MovRI(asm.RCX, uint64(min(abi.ProbeLimit, 1<<ml.DirBits)))
 }
 
 // ends emits the ways out of a search: full and drop, with a null pointer, and
 // hit, with the cell of position RDX in the slot that is the second argument.
-func (r *routine) ends(ml *abi.MapLayout, full, drop, hit asm.Label) {
+func (r *assembler) ends(ml *abi.MapLayout, full, drop, hit asm.Label) {
 	r.Bind(drop)
 	r.global(asm.R9, abi.HdrDrops)
 	r.Lock()
@@ -224,7 +232,7 @@ func (r *routine) ends(ml *abi.MapLayout, full, drop, hit asm.Label) {
 	r.leave()
 	r.Jmp(drop)
 	r.Bind(hit)
-	r.ImulI(8, asm.RDX, asm.RDX, int32(ml.ValueSize))
+	r.ImulI(8, asm.RDX, asm.RDX, int32(ml.Stride()))
 	r.OpRI(asm.Add, 8, asm.RDX, int32(ml.Cells))
 	r.OpRM(asm.Add, 8, asm.RDX, r.arg(1))
 	r.Store(8, r.arg(0), asm.RDX)
@@ -235,7 +243,7 @@ func (r *routine) ends(ml *abi.MapLayout, full, drop, hit asm.Label) {
 // shortCell finds or enters a key of 8 bytes; the layout is with abi.MapLayout.
 //
 //	rsi key, rdi directory, rdx position, ecx tries left, r8 the key's word
-func (r *routine) shortCell(ml *abi.MapLayout) {
+func (r *assembler) shortCell(ml *abi.MapLayout) {
 	r.save(asm.RAX, asm.RCX, asm.RDX, asm.RSI, asm.RDI, asm.R8, asm.R9)
 	probe, next, hit, claim := r.NewLabel(), r.NewLabel(), r.NewLabel(), r.NewLabel()
 	full, drop, special := r.NewLabel(), r.NewLabel(), r.NewLabel()
@@ -275,7 +283,7 @@ func (r *routine) shortCell(ml *abi.MapLayout) {
 
 // specialKey finds or enters the key whose word means that a position is
 // empty. It has a position of its own.
-func (r *routine) specialKey(ml *abi.MapLayout, full, hit asm.Label) {
+func (r *assembler) specialKey(ml *abi.MapLayout, full, hit asm.Label) {
 	entry := asm.AtIndex(asm.RDI, asm.RDX, 8, 0)
 	r.MovRI(asm.RDX, 1<<ml.DirBits)
 	r.OpMI(asm.Cmp, 8, entry, 0)
@@ -294,7 +302,7 @@ func (r *routine) specialKey(ml *abi.MapLayout, full, hit asm.Label) {
 //
 //	rsi key, rdi directory, rdx position, ecx tries left, r8 the hash's upper
 //	half, r10 the directory word of our own node, 0 while there is none
-func (r *routine) longCell(ml *abi.MapLayout) {
+func (r *assembler) longCell(ml *abi.MapLayout) {
 	r.save(asm.RAX, asm.RCX, asm.RDX, asm.RSI, asm.RDI, asm.R8, asm.R9, asm.R10, asm.R11)
 	probe, match, next, hit := r.NewLabel(), r.NewLabel(), r.NewLabel(), r.NewLabel()
 	empty, claim, full, drop := r.NewLabel(), r.NewLabel(), r.NewLabel(), r.NewLabel()
@@ -332,10 +340,10 @@ func (r *routine) longCell(ml *abi.MapLayout) {
 
 // hashKey computes abi.HashKey of the key at RSI: RDX becomes the position, R8
 // the upper half.
-func (r *routine) hashKey(ml *abi.MapLayout) {
+func (r *assembler) hashKey(ml *abi.MapLayout) {
 	r.zero(asm.RDX)
 	r.MovRI(asm.RAX, abi.HashMul)
-	for off := range int32(ml.KeySize / 8) {
+	for off := range int32(ml.KeyWords()) {
 		r.ShiftI(asm.Rol, 8, asm.RDX, 32)
 		r.OpRM(asm.Xor, 8, asm.RDX, asm.At(asm.RSI, 8*off))
 		r.Imul(8, asm.RDX, asm.RAX)
@@ -347,7 +355,7 @@ func (r *routine) hashKey(ml *abi.MapLayout) {
 
 // matchNode goes to other unless the directory word in RAX names a node with
 // the key. R9, R11 and RAX are lost.
-func (r *routine) matchNode(ml *abi.MapLayout, other asm.Label) {
+func (r *assembler) matchNode(ml *abi.MapLayout, other asm.Label) {
 	r.MovRR(8, asm.R9, asm.RAX)
 	r.ShiftI(asm.Shr, 8, asm.R9, 32)
 	r.OpRR(asm.Cmp, 4, asm.R9, asm.R8)
@@ -356,7 +364,7 @@ func (r *routine) matchNode(ml *abi.MapLayout, other asm.Label) {
 	r.OpRI(asm.Cmp, 4, asm.RAX, int32(ml.NodeCount))
 	r.Jcc(asm.AE, other)
 	r.node(ml)
-	for off := range int32(ml.KeySize / 8) {
+	for off := range int32(ml.KeyWords()) {
 		r.Load(8, asm.R11, asm.At(asm.RSI, 8*off))
 		r.OpRM(asm.Cmp, 8, asm.R11, asm.At(asm.R9, 8*off))
 		r.Jcc(asm.NE, other)
@@ -364,15 +372,15 @@ func (r *routine) matchNode(ml *abi.MapLayout, other asm.Label) {
 }
 
 // node puts the address of node RAX into R9. RAX is lost.
-func (r *routine) node(ml *abi.MapLayout) {
-	r.ImulI(8, asm.RAX, asm.RAX, int32(ml.KeySize))
+func (r *assembler) node(ml *abi.MapLayout) {
+	r.ImulI(8, asm.RAX, asm.RAX, int32(8*ml.KeyWords()))
 	r.global(asm.R9, ml.Nodes+8)
 	r.OpRR(asm.Add, 8, asm.R9, asm.RAX)
 }
 
 // newNode takes a node, writes the key into it, and puts the word that names
 // it into R10. Without one it goes to drop.
-func (r *routine) newNode(ml *abi.MapLayout, drop asm.Label) {
+func (r *assembler) newNode(ml *abi.MapLayout, drop asm.Label) {
 	r.global(asm.R9, ml.Used)
 	r.OpMI(asm.Cmp, 8, asm.At(asm.R9, 0), int32(ml.MaxEntries))
 	r.Jcc(asm.AE, drop)
@@ -384,7 +392,7 @@ func (r *routine) newNode(ml *abi.MapLayout, drop asm.Label) {
 	r.Jcc(asm.AE, drop)
 	r.Lea(asm.R10, asm.At(asm.RAX, 1))
 	r.node(ml)
-	for off := range int32(ml.KeySize / 8) {
+	for off := range int32(ml.KeyWords()) {
 		r.Load(8, asm.R11, asm.At(asm.RSI, 8*off))
 		r.Store(8, asm.At(asm.R9, 8*off), asm.R11)
 	}
@@ -399,7 +407,7 @@ func (r *routine) newNode(ml *abi.MapLayout, drop asm.Label) {
 // parent's ring is left alone.
 //
 //	rdi slot, rsi data, rcx bytes left, r8 head, r9 record size, r10 the ring
-func (r *routine) ring() {
+func (r *assembler) ring() {
 	l := r.env.Layout
 	r.save(asm.RAX, asm.RCX, asm.RDX, asm.RSI, asm.RDI, asm.R8, asm.R9, asm.R10)
 	busy, full, done, out := r.NewLabel(), r.NewLabel(), r.NewLabel(), r.NewLabel()
@@ -442,7 +450,7 @@ func (r *routine) ring() {
 }
 
 // record writes a record from the head in R8 on.
-func (r *routine) record() {
+func (r *assembler) record() {
 	r.Lea(asm.R10, asm.At(asm.RDI, int32(r.env.Layout.RingOff)))
 	r.Rdtsc()
 	r.ShiftI(asm.Shl, 8, asm.RDX, 32)
@@ -460,7 +468,7 @@ func (r *routine) record() {
 
 // put stores a word at the head in R8, wherever the target has moved that to,
 // and advances it. RDX is lost.
-func (r *routine) put(s asm.Reg) {
+func (r *assembler) put(s asm.Reg) {
 	mask := r.env.Layout.RingSize - 8 // also keeps the word aligned
 	if mask > math.MaxInt32 {
 		panic("BUG: jit: a ring is larger than its slot may be")

@@ -81,6 +81,7 @@ type op struct {
 
 	begins  bool // it begins a program
 	returns bool // it leaves r0 as the unit's result
+	arg     int  // it loads this argument of a routine, if it is not 0
 
 	key    key  // of a HelperMapCell call
 	lookup bool // the slot's address is not known yet on some path
@@ -120,6 +121,7 @@ type unit struct {
 	env     *Env
 	escapes bool // pointers to the stack lie in registers or memory
 	loops   bool // there are jumps backwards
+	routine bool // of the runtime, whose loops are bounded
 }
 
 // program is one of a unit's programs.
@@ -147,7 +149,7 @@ type function struct {
 }
 
 func newUnit(progs []*bpf.Verified, site Site, env *Env, escapes bool) *unit {
-	u := &unit{env: env, escapes: escapes, funcs: make([]function, 1)}
+	u := &unit{env: env, escapes: escapes, routine: site.stackArgs > 0, funcs: make([]function, 1)}
 	for _, p := range progs {
 		facts := bpf.Analyse(p.Code(), env.Layout, escapes)
 		u.progs = append(u.progs, program{Verified: p, facts: facts})
@@ -155,7 +157,7 @@ func newUnit(progs []*bpf.Verified, site Site, env *Env, escapes bool) *unit {
 	for n := range u.progs {
 		u.main(n, site)
 	}
-	if site.Result {
+	if site.Result || site.stackArgs > 0 {
 		u.ops = append(u.ops, op{in: &bpf.Insn{Kind: bpf.Exit}, before: new(bpf.Known), returns: true, next: len(u.ops) + 1, target: -1})
 	}
 	u.end = len(u.ops)
@@ -180,7 +182,11 @@ func (u *unit) main(n int, site Site) {
 	}
 	add(bpf.Insn{Kind: bpf.LoadRef, Dst: bpfasm.R1}, bpf.Value{Kind: bpf.Context})
 	u.ops[p.base].begins = true
-	if code.Input.Memory { // it is a C function's: (pointer, size)
+	for i := range site.stackArgs {
+		add(bpf.Insn{Kind: bpf.Load, Dst: bpfasm.R1 + bpfasm.Register(i), Src: bpfasm.R0, Size: 8, UseSrc: true}, bpf.Value{Kind: bpf.Scalar})
+		u.ops[len(u.ops)-1].arg = i + 1
+	}
+	if code.Input.Memory && site.stackArgs == 0 { // it is a C function's: (pointer, size)
 		add(bpf.Insn{Kind: bpf.Load, Dst: bpfasm.R2, Src: bpfasm.R1, Off: bpf.PtRegsSI, Size: 8, UseSrc: true}, bpf.Value{Kind: bpf.Scalar})
 		add(bpf.Insn{Kind: bpf.Load, Dst: bpfasm.R1, Src: bpfasm.R1, Off: bpf.PtRegsDI, Size: 8, UseSrc: true}, bpf.Value{Kind: bpf.Scalar})
 	}
@@ -226,7 +232,7 @@ func (u *unit) addInsns(n, fn int, f *bpf.Func) {
 		if o.branch == bpf.Always {
 			o.next = o.target
 		}
-		if o.branch == bpf.Never {
+		if o.branch == bpf.Never || u.routine {
 			o.charge = 0
 		}
 		if o.branch != bpf.Either {
@@ -313,7 +319,7 @@ func (u *unit) calleesFirst() []int {
 // part of the call: only its cold path has to test.
 func (u *unit) foldNullTest(i int) {
 	o := &u.ops[i]
-	if !isCall(o.in, bpf.HelperMapCell) || o.next == u.end || !u.reached(o.next) {
+	if !isCall(o.in, bpf.HelperMapCell) && !isCall(o.in, bpfasm.FnMapLookupElem) || o.next == u.end || !u.reached(o.next) {
 		return
 	}
 	test := &u.ops[o.next]
@@ -452,7 +458,11 @@ func (u *unit) hasEffect(o *op, stackOut *byteSet) bool {
 		case bpf.HelperGetCurrentPidTgid, bpfasm.FnKtimeGetNs:
 		case bpf.HelperMapCell:
 			// A hash enters the key.
-			if o.key.ml.Kind == abi.PerSlotHash || o.target >= 0 {
+			if o.key.ml.IsHash() || o.target >= 0 {
+				return true
+			}
+		case bpfasm.FnMapLookupElem:
+			if o.target >= 0 {
 				return true
 			}
 		default:
@@ -501,7 +511,10 @@ func (u *unit) reads(o *op, f func(p bpf.Value, size int)) {
 		if p := o.val(bpfasm.R2); p.Kind == bpf.Stack {
 			f(p, int(o.val(bpfasm.R3).Const))
 		}
-	case isCall(o.in, bpf.HelperMapCell):
+	case isCall(o.in, bpf.HelperMapCell), isCall(o.in, bpfasm.FnMapLookupElem), isCall(o.in, bpfasm.FnMapUpdateElem), isCall(o.in, bpfasm.FnMapDeleteElem):
+		if p := o.val(bpfasm.R3); isCall(o.in, bpfasm.FnMapUpdateElem) && p.Kind == bpf.Stack {
+			f(p, o.key.ml.ValueSize)
+		}
 		if k := &o.key; !k.known && !k.inReg && k.ptr.Kind == bpf.Stack {
 			f(k.ptr, k.ml.KeySize)
 		}

@@ -38,7 +38,11 @@ type Env struct {
 	Layout  *abi.Layout
 	TGID    uint32 // of the target, as HelperGetCurrentPidTgid tells it
 	Thread  ThreadPointer
-	Runtime *Runtime // of the same Gate, Arena and Layout; within 2 GB of the code
+	Runtime *Runtime // of the same Gate, Arena, Layout and Helpers; within 2 GB of the code
+
+	// Helpers says that programs call helpers which are routines of the
+	// runtime, as NeedsHelpers tells.
+	Helpers bool
 }
 
 // ThreadPointer says how code reads the running thread's pointer, which tells it from all others of its
@@ -61,6 +65,8 @@ type Site struct {
 	RedZoneLive bool       // the target may use the 128 bytes below its stack pointer
 	Result      bool       // RAX is to hold what the one program returns
 	Args        Args
+
+	stackArgs int // of a routine of the runtime: how many arguments it takes from the stack
 }
 
 // Args says in which registers the probed function finds its integer arguments.
@@ -92,6 +98,15 @@ func Emit(a *asm.Asm, progs []*bpf.Verified, site Site, env *Env) (*Detour, erro
 	if err := checkEnv(progs, env); err != nil {
 		return nil, err
 	}
+	g, err := generate(a, progs, site, env)
+	if err != nil {
+		return nil, err
+	}
+	return &Detour{g}, nil
+}
+
+// generate emits the path that is taken by a hit.
+func generate(a *asm.Asm, progs []*bpf.Verified, site Site, env *Env) (*generator, error) {
 	u := newUnit(progs, site, env, false)
 	if err := u.analyse(); err != nil {
 		return nil, err
@@ -109,7 +124,18 @@ func Emit(a *asm.Asm, progs []*bpf.Verified, site Site, env *Env) (*Detour, erro
 	g := &generator{Asm: a, unit: u, site: site, env: env, alloc: al}
 	g.frame = layoutFrame(u, g.alloc, site)
 	g.detour()
-	return &Detour{g}, nil
+	return g, nil
+}
+
+// NeedsHelpers reports whether a program calls helpers that are routines of the
+// runtime.
+func NeedsHelpers(p *bpf.Verified) bool {
+	for _, in := range p.Code().Insns {
+		if in.Kind == bpf.CallReg || in.Kind == bpf.CallHelper && isRoutine(in.Helper()) {
+			return true
+		}
+	}
+	return false
 }
 
 // EmitCold emits the code that the detour seldom runs. It is called once.
@@ -119,8 +145,11 @@ func (d *Detour) EmitCold(a *asm.Asm) {
 }
 
 // FrameSize is how far below the target's stack pointer the programs' own data
-// reach, in bytes; calls of the runtime need at most RuntimeStack more.
-func (d *Detour) FrameSize() int { return int(d.g.frame.deepest) }
+// reach, in bytes; calls of the runtime need at most RuntimeStack more. Routines
+// that need more are counted here.
+func (d *Detour) FrameSize() int {
+	return int(d.g.frame.deepest) + max(0, d.g.routineStack-RuntimeStack)
+}
 
 // RuntimeStack is what a call of the runtime needs of the stack, in bytes.
 const RuntimeStack = 128
@@ -134,6 +163,9 @@ func checkEnv(progs []*bpf.Verified, env *Env) error {
 		return fmt.Errorf("%w: there is no runtime", ErrCompile)
 	}
 	for _, p := range progs {
+		if NeedsHelpers(p) && !env.Helpers {
+			return fmt.Errorf("%w: program %s calls helpers that the runtime lacks", ErrCompile, p.Name())
+		}
 		if err := bpf.CheckMaps(p, l); err != nil {
 			return fmt.Errorf("%w: %w", ErrCompile, err)
 		}

@@ -1,0 +1,176 @@
+package x86
+
+import (
+	bpfasm "github.com/cilium/ebpf/asm"
+
+	"trapless/internal/abi"
+	asm "trapless/internal/asm/x86"
+	"trapless/internal/bpf"
+)
+
+// isRoutine reports whether a helper is a routine of the runtime that is made
+// only for programs that call such.
+func isRoutine(h bpfasm.BuiltinFunc) bool {
+	switch h {
+	case bpfasm.FnMapLookupElem, bpfasm.FnMapUpdateElem, bpfasm.FnMapDeleteElem:
+		return true
+	}
+	return false
+}
+
+// mapOperands finds what map_lookup_elem, map_update_elem and map_delete_elem
+// read.
+func (u *unit) mapOperands(o *op) error {
+	if o.val(bpfasm.R1).Kind != bpf.MapRef {
+		return o.fail("the map is not the same on every path")
+	}
+	ml := &u.env.Layout.Maps[o.val(bpfasm.R1).Map]
+	if h, _ := bpf.LookupHelper(o.in.Helper()); !h.TakesMap(ml.Kind) {
+		return o.fail("it does not work on map %s", ml.Name)
+	}
+	u.cellOperands(o)
+	if o.result.Static() {
+		return nil
+	}
+	o.temps |= vars(temp1)
+	if o.in.Helper() == bpfasm.FnMapUpdateElem {
+		o.uses |= u.pointer(o, bpfasm.R3)
+		if _, ok := immediate(o.val(bpfasm.R4), 8); !ok {
+			o.uses |= reg(bpfasm.R4)
+		}
+	}
+	return nil
+}
+
+// pointer is what an address that is passed to a routine needs in registers.
+func (u *unit) pointer(o *op, r bpfasm.Register) varSet {
+	if o.val(r).Kind == bpf.Stack {
+		return 0
+	}
+	return reg(r)
+}
+
+// putPointer makes an address the n-th argument of a routine, through d.
+func (g *generator) putPointer(o *op, r bpfasm.Register, d asm.Reg, n int32) {
+	if p := o.val(r); p.Kind == bpf.Stack {
+		g.Lea(d, g.ebpfStack(o, p))
+		g.Store(8, asm.At(asm.RSP, 8*n), d)
+		return
+	}
+	g.Store(8, asm.At(asm.RSP, 8*n), g.r(r))
+}
+
+// putNumber makes a number the n-th argument of a routine.
+func (g *generator) putNumber(o *op, r bpfasm.Register, n int32) {
+	if imm, ok := immediate(o.val(r), 8); ok {
+		g.StoreI(8, asm.At(asm.RSP, 8*n), imm)
+		return
+	}
+	g.Store(8, asm.At(asm.RSP, 8*n), g.r(r))
+}
+
+// putKey makes the key the first argument of a routine: by its value if it has
+// up to 8 bytes, else by its address. It uses d.
+func (g *generator) putKey(o *op, d asm.Reg) {
+	k := &o.key
+	first := asm.At(asm.RSP, 0)
+	switch {
+	case k.ml.KeyWords() > 1:
+		g.Lea(d, g.keyMem(o))
+	case k.known:
+		g.MovRI(d, k.value)
+	case k.inReg && k.ml.KeySize == 8:
+		g.Store(8, first, g.v(k.reg))
+		return
+	case k.inReg:
+		g.MovZX(k.ml.KeySize, d, g.v(k.reg))
+	default:
+		g.loadKey(d, g.keyMem(o), k.ml.KeySize)
+	}
+	g.Store(8, first, d)
+}
+
+// loadKey loads a key of up to 8 bytes, and no byte behind it.
+func (g *generator) loadKey(d asm.Reg, m asm.Mem, size int) {
+	switch size {
+	case 1, 2, 4, 8:
+		g.LoadZX(size, d, m)
+		return
+	}
+	t := g.v(temp1)
+	g.OpRR(asm.Xor, 4, d, d)
+	base := m.Disp
+	for b := size - 1; b >= 0; b-- {
+		m.Disp = base + int32(b)
+		g.ShiftI(asm.Shl, 8, d, 8)
+		g.LoadZX(1, t, m)
+		g.OpRR(asm.Or, 8, d, t)
+	}
+}
+
+// mapLookup emits map_lookup_elem.
+func (g *generator) mapLookup(o *op) {
+	if !o.key.ml.IsHash() {
+		g.arrayCell(o)
+		return
+	}
+	d := g.r(bpfasm.R0)
+	sp := g.enterCall(2)
+	g.putKey(o, d)
+	g.putSlot(o, 1)
+	g.callRoutine(&g.routines(o).lookup, d)
+	g.leaveCall(sp)
+	if o.target >= 0 {
+		g.Jcc(asm.E, g.label(g.follow(o.target)))
+	}
+}
+
+// putSlot makes the slot the n-th argument of a routine, where it wants one.
+func (g *generator) putSlot(o *op, n int32) {
+	if !o.key.ml.Shared() {
+		g.Store(8, asm.At(asm.RSP, 8*n), g.v(slotVar))
+	}
+}
+
+// mapUpdate emits map_update_elem.
+func (g *generator) mapUpdate(o *op) {
+	d := g.r(bpfasm.R0)
+	sp := g.enterCall(4)
+	g.putKey(o, d)
+	g.putPointer(o, bpfasm.R3, d, 1)
+	g.putNumber(o, bpfasm.R4, 2)
+	g.putSlot(o, 3)
+	g.callRoutine(&g.routines(o).update, d)
+	g.leaveCall(sp)
+}
+
+// mapDelete emits map_delete_elem.
+func (g *generator) mapDelete(o *op) {
+	d := g.r(bpfasm.R0)
+	sp := g.enterCall(1)
+	g.putKey(o, d)
+	g.callRoutine(&g.routines(o).remove, d)
+	g.leaveCall(sp)
+}
+
+// routines are those of the map that an operation works on.
+func (g *generator) routines(o *op) *mapRoutines {
+	return &g.env.Runtime.maps[o.val(bpfasm.R1).Map]
+}
+
+// callRoutine calls a compiled routine whose arguments are in place, and puts
+// its result into d. The zero flag tells whether that is 0.
+func (g *generator) callRoutine(r *compiled, d asm.Reg) {
+	g.CallAddr(r.at)
+	g.Load(8, d, asm.At(asm.RSP, 0))
+	g.routineStack = max(g.routineStack, r.stack)
+}
+
+// sharedCell turns a checked position in d into the address of its value in a
+// map that all threads share.
+func (g *generator) sharedCell(ml *abi.MapLayout, d asm.Reg) {
+	t := g.v(temp1)
+	g.ImulI(8, d, d, int32(ml.Stride()))
+	address(g.Asm, t, g.env.Arena+abi.Addr(ml.Values))
+	g.OpRR(asm.Add, 8, d, t)
+}

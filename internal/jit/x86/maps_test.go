@@ -1,0 +1,265 @@
+package x86
+
+import (
+	"bytes"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+
+	bpfasm "github.com/cilium/ebpf/asm"
+
+	"trapless/internal/abi"
+	"trapless/internal/bpf"
+)
+
+// kernelMaps are maps as programs of the kernel use them, of all kinds, with
+// keys and values of all sorts of sizes.
+var kernelMaps = []abi.MapSpec{
+	{Name: "array", Kind: abi.Array, KeySize: 4, ValueSize: 8, MaxEntries: 5},
+	{Name: "odd array", Kind: abi.Array, KeySize: 4, ValueSize: 13, MaxEntries: 3},
+	{Name: "big array", Kind: abi.Array, KeySize: 4, ValueSize: 75, MaxEntries: 2},
+	{Name: "percpu array", Kind: abi.PerSlotArray, KeySize: 4, ValueSize: 12, MaxEntries: 4},
+	{Name: "hash", Kind: abi.Hash, KeySize: 8, ValueSize: 8, MaxEntries: 6},
+	{Name: "pid hash", Kind: abi.Hash, KeySize: 4, ValueSize: 16, MaxEntries: 6},
+	{Name: "odd hash", Kind: abi.Hash, KeySize: 3, ValueSize: 4, MaxEntries: 4},
+	{Name: "long hash", Kind: abi.Hash, KeySize: 16, ValueSize: 24, MaxEntries: 5},
+	{Name: "odd long hash", Kind: abi.Hash, KeySize: 13, ValueSize: 7, MaxEntries: 4},
+	{Name: "percpu hash", Kind: abi.PerSlotHash, KeySize: 8, ValueSize: 16, MaxEntries: 4},
+	{Name: "percpu long hash", Kind: abi.PerSlotHash, KeySize: 20, ValueSize: 8, MaxEntries: 4},
+}
+
+// mapOps makes a program of lookups, updates and deletions with few keys. What
+// they return is added up in r9, with what is found in the values.
+func mapOps(r *rand.Rand, n int) *bpf.Program {
+	g := &mapRandomizer{Rand: r}
+	g.add(bpfasm.Mov.Reg(bpfasm.R6, bpfasm.R1), bpfasm.Mov.Imm(bpfasm.R9, 0), bpfasm.LoadMem(bpfasm.R8, bpfasm.R1, 0, bpfasm.DWord))
+	for off := int16(-128); off < 0; off += 8 {
+		g.add(bpfasm.Instruction{OpCode: bpfasm.StoreImmOp(bpfasm.DWord), Dst: bpfasm.R10, Offset: off, Constant: int64(r.Uint32() >> 1)})
+	}
+	for range n {
+		g.op()
+	}
+	g.add(bpfasm.Mov.Reg(bpfasm.R0, bpfasm.R9), bpfasm.Return())
+	return &bpf.Program{Name: "maps", Input: bpf.Input{Memory: true, Size: 96}, Insns: g.insns, Maps: kernelMaps}
+}
+
+type mapRandomizer struct {
+	*rand.Rand
+	insns  bpfasm.Instructions
+	labels int
+}
+
+func (g *mapRandomizer) add(in ...bpfasm.Instruction) { g.insns = append(g.insns, in...) }
+
+func (g *mapRandomizer) op() {
+	m := g.IntN(len(kernelMaps))
+	spec := &kernelMaps[m]
+	keyAt := g.key(spec)
+	g.add(bpf.LoadMap(bpfasm.R1, m))
+	if keyAt < 0 {
+		g.add(bpfasm.Mov.Reg(bpfasm.R2, bpfasm.R10), bpfasm.Add.Imm(bpfasm.R2, keyAt))
+	} else { // in the input
+		g.add(bpfasm.Mov.Reg(bpfasm.R2, bpfasm.R6), bpfasm.Add.Imm(bpfasm.R2, keyAt))
+	}
+	switch k := g.IntN(5); {
+	case k < 2:
+		g.update(spec)
+	case k < 3 && spec.Kind == abi.Hash:
+		g.add(bpf.Call(bpfasm.FnMapDeleteElem), bpfasm.Add.Reg(bpfasm.R9, bpfasm.R0))
+	default:
+		g.lookup(spec)
+	}
+	g.add(bpfasm.Mul.Imm(bpfasm.R9, 31))
+}
+
+// key puts a key somewhere and returns where: below r10, or in the input.
+func (g *mapRandomizer) key(spec *abi.MapSpec) int32 {
+	if g.IntN(4) == 0 && spec.IsHash() {
+		return 0
+	}
+	off := int16(-24 - 8*g.IntN(3))
+	switch {
+	case spec.KeySize == 4 && g.IntN(2) == 0: // known
+		g.add(bpfasm.StoreImm(bpfasm.R10, off, int64(g.IntN(7)), bpfasm.Word))
+	case spec.KeySize == 4:
+		g.add(bpfasm.Mov.Reg(bpfasm.R3, bpfasm.R8), bpfasm.Add.Imm(bpfasm.R3, int32(g.IntN(3))), bpfasm.StoreMem(bpfasm.R10, off, bpfasm.R3, bpfasm.Word))
+	case g.IntN(3) == 0:
+		key := []int64{0, 1, -1, int64(-0x5a17c3e1 - 0x1003*4), int64(-0x5a17c3e1 - 0x1003*9)}[g.IntN(5)]
+		g.add(bpfasm.LoadImm(bpfasm.R3, key, bpfasm.DWord), bpfasm.StoreMem(bpfasm.R10, off, bpfasm.R3, bpfasm.DWord))
+	default:
+		g.add(bpfasm.Mov.Reg(bpfasm.R3, bpfasm.R8), bpfasm.And.Imm(bpfasm.R3, 3), bpfasm.StoreMem(bpfasm.R10, off, bpfasm.R3, bpfasm.DWord))
+	}
+	if g.IntN(3) == 0 {
+		g.add(bpfasm.Mov.Imm(bpfasm.R3, 0))
+	}
+	return int32(off)
+}
+
+func (g *mapRandomizer) update(spec *abi.MapSpec) {
+	if g.IntN(2) == 0 {
+		g.add(bpfasm.Mov.Reg(bpfasm.R3, bpfasm.R6), bpfasm.Add.Imm(bpfasm.R3, int32(g.IntN(20))))
+	} else {
+		g.add(bpfasm.Mov.Reg(bpfasm.R3, bpfasm.R10), bpfasm.Add.Imm(bpfasm.R3, -128), bpfasm.StoreMem(bpfasm.R10, -128, bpfasm.R9, bpfasm.DWord))
+	}
+	flags := int32(g.IntN(4))
+	if flags == 3 && g.IntN(2) == 0 || g.IntN(2) == 0 {
+		flags = 0
+	}
+	g.add(bpfasm.Mov.Imm(bpfasm.R4, flags), bpf.Call(bpfasm.FnMapUpdateElem), bpfasm.Add.Reg(bpfasm.R9, bpfasm.R0))
+}
+
+func (g *mapRandomizer) lookup(spec *abi.MapSpec) {
+	g.labels++
+	over := fmt.Sprintf("null%d", g.labels)
+	g.add(bpf.Call(bpfasm.FnMapLookupElem))
+	if g.IntN(2) == 0 {
+		g.add(bpfasm.Mov.Reg(bpfasm.R7, bpfasm.R0))
+	} else {
+		g.add(bpfasm.Mov.Imm(bpfasm.R7, 0), bpfasm.Add.Reg(bpfasm.R7, bpfasm.R0))
+	}
+	g.add(bpfasm.JEq.Imm(bpfasm.R0, 0, over), bpfasm.Add.Imm(bpfasm.R9, 1))
+	size, off := bpfasm.Byte, int16(g.IntN(spec.ValueSize))
+	if spec.ValueSize >= 8 {
+		size, off = bpfasm.DWord, 0
+	}
+	switch g.IntN(4) {
+	case 0:
+		g.add(bpfasm.LoadMem(bpfasm.R1, bpfasm.R0, off, size), bpfasm.Add.Reg(bpfasm.R9, bpfasm.R1))
+	case 1:
+		g.add(bpfasm.LoadMem(bpfasm.R1, bpfasm.R0, off, size), bpfasm.Add.Imm(bpfasm.R1, 5), bpfasm.StoreMem(bpfasm.R0, off, bpfasm.R1, size))
+	case 2:
+		g.add(bpfasm.StoreMem(bpfasm.R0, off, bpfasm.R9, size))
+	default:
+		if size == bpfasm.DWord {
+			g.add(bpfasm.Mov.Imm(bpfasm.R1, 3), someAtomics[g.IntN(len(someAtomics))].Mem(bpfasm.R0, bpfasm.R1, size, off))
+		}
+	}
+	g.add(bpfasm.Mov.Imm(bpfasm.R0, 0).WithSymbol(over))
+}
+
+// newHelperHarness starts a target whose runtime has all routines.
+func newHelperHarness(t testing.TB, at abi.Addr, maps []abi.MapSpec) *harness {
+	t.Helper()
+	h := newHarness(t, at, abi.Config{Threads: 4, Maps: maps, RingSize: 1 << 12})
+	h.env.Helpers = true
+	code, rt, err := NewRuntime(runtimeBase, h.env)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(code) > int(entryBase-runtimeBase) {
+		t.Fatalf("the runtime has %d bytes", len(code))
+	}
+	h.put(runtimeBase, code)
+	h.env.Runtime = rt
+	return h
+}
+
+func TestMapsCompiledAsInterpreted(t *testing.T) {
+	programs := uint64(150)
+	if testing.Short() {
+		programs = 30
+	}
+	for i, at := range []abi.Addr{arenaNear, arenaFar, arenaLow} {
+		for name, free := range map[string]int{"own": 1, "shared": 1 << 20} {
+			t.Run(fmt.Sprintf("%v/%s", at, name), func(t *testing.T) {
+				h := newHelperHarness(t, at, kernelMaps)
+				h.freeEach(free)
+				m := newModel(h)
+				for seed := range programs {
+					h.mapsDiffer(t, m, uint64(i)<<32|seed)
+				}
+			})
+		}
+	}
+}
+
+// mapsDiffer compares what a random program returns and leaves in the arena.
+func (h *harness) mapsDiffer(t testing.TB, m *model, seed uint64) {
+	t.Helper()
+	r := rand.New(rand.NewPCG(seed, 6))
+	p := mapOps(r, 1+r.IntN(12))
+	v, err := bpf.Trust(p)
+	if err != nil {
+		t.Fatalf("seed %d: %v", seed, err)
+	}
+	memory := make([]byte, p.Input.Size)
+	for i := range memory {
+		memory[i] = byte(r.IntN(4))
+	}
+	got, err := h.callFunction(v, bytes.Clone(memory))
+	if err != nil {
+		t.Fatalf("seed %d: %v\n%v", seed, err, p)
+	}
+	m.reset(max(h.slotOf(h.tp), abi.SlotShared))
+	want, err := m.RunMemory(v, memory)
+	if err != nil {
+		t.Fatalf("seed %d: %v\n%v", seed, err, p)
+	}
+	if err := h.compare(m); err != nil || got != want {
+		t.Fatalf("seed %d: %#x, not %#x, %v\n%v", seed, got, want, err, p)
+	}
+}
+
+// Threads that enter, update and delete the same keys at once leave what one of
+// them wrote, and a hash counts each key once.
+func TestHashUnderContention(t *testing.T) {
+	const threads, each, keys = 8, 50_000, 16
+	maps := []abi.MapSpec{{Name: "h", Kind: abi.Hash, KeySize: 8, ValueSize: 8, MaxEntries: 64}, {Name: "n", Kind: abi.Hash, KeySize: 8, ValueSize: 8, MaxEntries: 64}}
+	h := newHelperHarness(t, arenaNear, maps)
+	at := func(n int) []bpfasm.Instruction {
+		return []bpfasm.Instruction{bpf.LoadMap(bpfasm.R1, n), bpfasm.Mov.Reg(bpfasm.R2, bpfasm.R10), bpfasm.Add.Imm(bpfasm.R2, -8)}
+	}
+	value := []bpfasm.Instruction{bpfasm.Mov.Reg(bpfasm.R3, bpfasm.R10), bpfasm.Add.Imm(bpfasm.R3, -16)}
+	var insns bpfasm.Instructions
+	add := func(parts ...[]bpfasm.Instruction) {
+		for _, p := range parts {
+			insns = append(insns, p...)
+		}
+	}
+	add([]bpfasm.Instruction{bpf.LoadArg(bpfasm.R6, bpfasm.R1, 0), bpfasm.StoreMem(bpfasm.R10, -8, bpfasm.R6, bpfasm.DWord),
+		bpfasm.Mov.Imm(bpfasm.R7, 0), bpfasm.StoreMem(bpfasm.R10, -16, bpfasm.R7, bpfasm.DWord)})
+	// The first to come enters a zero; all count.
+	add(at(1), value, []bpfasm.Instruction{bpfasm.Mov.Imm(bpfasm.R4, 1), bpf.Call(bpfasm.FnMapUpdateElem)}, at(1),
+		[]bpfasm.Instruction{bpf.Call(bpfasm.FnMapLookupElem), bpfasm.JEq.Imm(bpfasm.R0, 0, "no"), bpfasm.Mov.Imm(bpfasm.R1, 1),
+			bpfasm.AddAtomic.Mem(bpfasm.R0, bpfasm.R1, bpfasm.DWord, 0), bpfasm.Mov.Imm(bpfasm.R1, 0).WithSymbol("no")})
+	// Every entry of the other map is its key, if it is there.
+	add([]bpfasm.Instruction{bpfasm.StoreMem(bpfasm.R10, -16, bpfasm.R6, bpfasm.DWord)}, at(0), value,
+		[]bpfasm.Instruction{bpfasm.Mov.Imm(bpfasm.R4, 0), bpf.Call(bpfasm.FnMapUpdateElem)}, at(0),
+		[]bpfasm.Instruction{bpf.Call(bpfasm.FnMapDeleteElem), bpfasm.Mov.Imm(bpfasm.R0, 0), bpfasm.Return()})
+	v, err := bpf.Trust(&bpf.Program{Name: "contend", Insns: insns, Maps: maps})
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.install(entrySite, v)
+	h.do(request{Op: opLoop, Entry: uint64(entryBase), Threads: threads, Iterations: each, Keys: keys})
+	for m := range maps {
+		ml := h.mapLayout(m)
+		if n := h.word(ml.Used); n != keys {
+			t.Errorf("map %d: %d keys, not %d", m, n, keys)
+		}
+	}
+	var sum, missed uint64
+	ml := h.mapLayout(1)
+	for pos := range ml.Positions() {
+		sum += h.word(ml.Values + uint64(pos*ml.Stride()))
+	}
+	// Who comes between the claim and the value of the first finds no entry.
+	if missed = threads*each - sum; sum > threads*each || missed > threads*keys {
+		t.Errorf("counted %d of %d", sum, threads*each)
+	}
+	ml = h.mapLayout(0)
+	for pos := range ml.Positions() {
+		if n := h.word(ml.States + 8*uint64(pos)); n != abi.StateAbsent {
+			t.Errorf("an entry that was deleted last is in state %d", n)
+		}
+	}
+}
+
+func TestRoutinesNeedLittleStack(t *testing.T) {
+	h := newHelperHarness(t, arenaFar, kernelMaps)
+	for i, r := range h.env.Runtime.maps {
+		if most := max(r.lookup.stack, r.update.stack, r.remove.stack); most > 256 {
+			t.Errorf("%s: the routines need %d bytes of stack", kernelMaps[i].Name, most)
+		}
+	}
+}

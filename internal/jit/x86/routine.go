@@ -1,0 +1,74 @@
+package x86
+
+import (
+	"fmt"
+
+	"trapless/internal/abi"
+	asm "trapless/internal/asm/x86"
+	"trapless/internal/bpf"
+	"trapless/internal/bpf/routine"
+)
+
+// compiled is a routine that was written in eBPF.
+type compiled struct {
+	at    abi.Addr
+	stack int // what a call of it needs of the stack, in bytes
+}
+
+// mapRoutines are the routines of one map.
+type mapRoutines struct{ lookup, update, remove compiled }
+
+// compile compiles a routine of so many arguments. It takes them from the
+// stack, as all routines of the runtime do.
+func (r *routineMaker) compile(p *bpf.Program, args int) (compiled, error) {
+	v, err := bpf.Trust(p)
+	if err != nil {
+		return compiled{}, fmt.Errorf("BUG: %w", err)
+	}
+	r.Align(routineAlign)
+	at := r.PC()
+	g, err := generate(r.Asm, []*bpf.Verified{v}, Site{LiveRegs: allRegisters, stackArgs: args}, r.env)
+	if err != nil {
+		return compiled{}, fmt.Errorf("%s: %w", p.Name, err)
+	}
+	r.Ret()
+	g.emitCold()
+	const returnAddress = 8
+	return compiled{at, int(g.frame.deepest) + returnAddress + 8*args}, nil
+}
+
+const allRegisters = asm.RegSet(0xffff)
+
+// routineMaker compiles routines one after the other.
+type routineMaker struct {
+	*asm.Asm
+	env *Env
+}
+
+// maps compiles the routines of all maps.
+func (r *routineMaker) maps() ([]mapRoutines, error) {
+	out := make([]mapRoutines, len(r.env.Layout.Maps))
+	for i := range out {
+		ml := &r.env.Layout.Maps[i]
+		if ml.IsRing() {
+			continue
+		}
+		var err error
+		if out[i].update, err = r.compile(routine.Update(ml, r.env.Arena), 4); err != nil {
+			return nil, err
+		}
+		if !ml.IsHash() {
+			continue
+		}
+		if out[i].lookup, err = r.compile(routine.Lookup(ml, r.env.Arena), 2); err != nil {
+			return nil, err
+		}
+		if ml.Kind != abi.Hash {
+			continue
+		}
+		if out[i].remove, err = r.compile(routine.Delete(ml, r.env.Arena), 1); err != nil {
+			return nil, err
+		}
+	}
+	return out, nil
+}
