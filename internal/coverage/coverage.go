@@ -137,7 +137,11 @@ func describe(m *elfplan.Module, fn image.Func) (*plan.Func, error) {
 func (c *counter) function(f *plan.Func, next abi.Addr) {
 	began := time.Now()
 	p := plan.Prepare(f, c.facts)
-	c.Unresolved += p.Unresolved()
+	for _, j := range p.Jumps() {
+		if j.Kind == plan.Unresolved {
+			c.Unresolved++
+		}
+	}
 	for _, site := range p.Instructions(c.wanted(f)) {
 		if next != 0 && site >= next {
 			break

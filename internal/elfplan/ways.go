@@ -141,15 +141,18 @@ func between(list []plan.Crossing, r abi.Range, key func(plan.Crossing) abi.Addr
 }
 
 // partOf reports whether an address lies in one of a function's parts, or in
-// code to which nothing is known to lead: which may be such a part.
+// code to which no jump is known to lead: which may be such a part. If data hold
+// its address it may be a function as well, so only its start counts.
 func (m *Module) partOf(parts []image.Func, v image.VAddr) bool {
 	fn, ok := m.Funcs.At(v)
-	if !ok || !m.isPart(fn) {
-		return slices.ContainsFunc(parts, func(g image.Func) bool { return g.Contains(v) })
+	if !ok || slices.ContainsFunc(parts, func(g image.Func) bool { return g.Start == fn.Start }) {
+		return ok
+	}
+	if !m.isPart(fn) || len(m.relatives(fn.Range)) > 0 {
+		return false
 	}
 	_, pointed := slices.BinarySearch(m.ways.taken, fn.Start)
-	return !pointed && len(m.relatives(fn.Range)) == 0 ||
-		slices.ContainsFunc(parts, func(g image.Func) bool { return g.Start == fn.Start })
+	return !pointed || v == fn.Start
 }
 
 // mostParts is how many parts of one function are looked at.

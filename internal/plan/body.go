@@ -18,13 +18,12 @@ type body struct {
 	stop  int   // offset behind the last instruction that was decoded
 	err   error // why that is not the end, nil if it is
 
-	entries    []entry    // sorted by where they lead
-	unknown    string     // what may jump to unknown places in the function, "" if nothing
-	indirect   []indirect // the indirect jumps
-	unresolved int        // how many there are of which nothing is known
-	effort     int        // what may still be spent on finding out
-	wild       bool       // jumps that are not understood may lead to code to which nothing else leads
-	twofold    []int      // sorted indices of instructions that a jump into them makes ambiguous
+	entries  []entry    // sorted by where they lead
+	unknown  string     // what may jump to unknown places in the function, "" if nothing
+	indirect []indirect // the indirect jumps
+	effort   int        // what may still be spent on finding out
+	wild     bool       // jumps that are not understood may lead to code to which nothing else leads
+	twofold  []int      // sorted indices of instructions that a jump into them makes ambiguous
 
 	graph *flow     // made when first wanted
 	lives *liveness // made when often wanted
@@ -122,8 +121,8 @@ func (b *body) collectFrom(i int) {
 	switch {
 	case in.DispLen == 4 && isLea(in) && in.RIPRel():
 		b.enter(b.addr(off)+abi.Addr(in.Len)+abi.Addr(int64(in.Disp)), off, byAddress)
-	case in.ImmLen == 4 && b.f.Fixed:
-		b.enterHead(abi.Addr(uint32(in.Imm)), off, byAddress)
+	case b.f.Fixed && mayHoldAddress(in):
+		b.enterHead(addressIn(in), off, byAddress)
 	case off != 0 && isEndbr64(in):
 		b.entries = append(b.entries, entry{off, outside, byEndbr})
 	}

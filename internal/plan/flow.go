@@ -179,5 +179,5 @@ func (b *body) tableBlocks(g *flow, list []int32, i int) ([]int32, bool) {
 		k, _ := b.find(off)
 		list = append(list, g.of[k])
 	}
-	return list, j.kind != byTables || len(j.outside) > 0
+	return list, j.kind != Tabled || len(j.outside) > 0
 }

@@ -139,6 +139,21 @@ func constantOf(in *insn.Inst, op byte) (r insn.Reg, n int64, bytes int, ok bool
 	return 0, 0, 0, false
 }
 
+// mayHoldAddress reports an instruction with a constant, or a displacement, that
+// is long enough for an address.
+func mayHoldAddress(in *insn.Inst) bool { return in.ImmLen >= 4 || in.DispLen == 4 && !in.RIPRel() }
+
+// addressIn is that address.
+func addressIn(in *insn.Inst) abi.Addr {
+	switch in.ImmLen {
+	case 8:
+		return abi.Addr(in.Imm)
+	case 4:
+		return abi.Addr(uint32(in.Imm))
+	}
+	return abi.Addr(uint32(in.Disp))
+}
+
 // isPop reports pop of a whole register.
 func isPop(in *insn.Inst) bool {
 	return isPlain(in) && in.OpSize == 8 && (in.Opcode&^7 == 0x58 || in.Opcode == 0x8f && !in.HasMem())

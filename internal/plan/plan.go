@@ -72,7 +72,8 @@ type Func struct {
 	// stubs that lead to them, and the slots in memory that hold their
 	// addresses; ascending.
 	NoReturn []abi.Addr
-	// Fixed: the code may hold its addresses as constants of four bytes.
+	// Fixed: the code is linked to a fixed address, so that it may hold its
+	// addresses as constants.
 	Fixed bool
 	// InboundKnown says that Inbound is complete. Without it, windows of
 	// several instructions need trap handlers.

@@ -83,7 +83,7 @@ func (b *body) waysTo(g *flow, k int32) []way {
 		return ways
 	}
 	for _, j := range b.indirect {
-		if !j.leaves && (j.kind == unresolved && b.wild || j.kind == byPointer && taken) {
+		if !j.leaves && (j.kind == Unresolved && b.wild || j.kind == Pointed && taken) {
 			ways = append(ways, way{g.of[j.inst], true})
 		}
 	}

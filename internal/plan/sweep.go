@@ -24,7 +24,7 @@ const (
 	Jump    CrossingKind = iota // jmp, jcc, loop, xbegin
 	Call                        // a direct call
 	Address                     // lea of a RIP-relative operand
-	Value                       // a constant of four bytes that may be an address
+	Value                       // a constant that may be an address
 )
 
 // Sweep is what one reading of a module's whole code brings to light. Functions
@@ -38,16 +38,16 @@ type Sweep struct {
 
 	starts []abi.Addr
 	called marks
-	low    bool // the code lies where constants of four bytes may be addresses
+	fixed  bool // constants may be addresses
 	end    abi.Addr
 }
 
 // NewSweep makes an empty one. starts are the starts of all functions of the
-// module, and other known instruction boundaries, ascending. low says that the
-// code may hold its addresses as constants of four bytes: that it was linked to
-// a fixed address.
-func NewSweep(starts []abi.Addr, low bool) *Sweep {
-	s := &Sweep{starts: starts, called: newMarks(len(starts) + 1), low: low}
+// module, and other known instruction boundaries, ascending. fixed says that the
+// code was linked to a fixed address, so that it may hold its addresses as
+// constants.
+func NewSweep(starts []abi.Addr, fixed bool) *Sweep {
+	s := &Sweep{starts: starts, called: newMarks(len(starts) + 1), fixed: fixed}
 	if len(starts) > 0 {
 		s.end = starts[len(starts)-1]
 	}
@@ -102,7 +102,7 @@ func (s *Sweep) function(start abi.Addr, code, more []byte) {
 		}
 		at := start + abi.Addr(off)
 		off += int(in.Len)
-		if in.Branch == insn.BranchNone && in.ImmLen != 4 && (!in.RIPRel() || !isLea(&in)) {
+		if in.Branch == insn.BranchNone && in.ImmLen < 4 && (in.DispLen < 4 || !isLea(&in)) {
 			if last != 0 && isPadding(in) {
 				padded = true
 				continue
@@ -136,8 +136,8 @@ func (s *Sweep) instruction(in *insn.Inst, at, start, end abi.Addr) {
 	case ok:
 	case isLea(in) && in.RIPRel():
 		kind, to = Address, at+abi.Addr(in.Len)+abi.Addr(int64(in.Disp))
-	case in.ImmLen == 4 && s.low:
-		kind, to = Value, abi.Addr(uint32(in.Imm))
+	case s.fixed && mayHoldAddress(in):
+		kind, to = Value, addressIn(in)
 		if to > s.end {
 			return
 		}
