@@ -175,8 +175,9 @@ func (t *Target) unpatch(maps proc.Maps, e *entry) (bool, error) {
 	if maps.Find(at) == nil || t.mem.ReadAt(cur, at) != nil {
 		return false, nil // a library was unloaded
 	}
-	if bytes.Equal(cur, old) || !between(cur, old, patched) {
-		return false, nil // or something else was loaded there
+	want, ok := original(at, cur, old, patched)
+	if !ok || bytes.Equal(cur, want) {
+		return false, nil
 	}
 	text, err := t.files.read(maps, at, n)
 	if err != nil {
@@ -185,13 +186,7 @@ func (t *Target) unpatch(maps proc.Maps, e *entry) (bool, error) {
 	if !bytes.Equal(text, old) {
 		return false, fmt.Errorf("process %d: the journal wants other bytes at %s than the file has: the target wrote over it", t.PID, at)
 	}
-	want := bytes.Clone(old)
-	if cur[0] == breakpoint && patched[0] != breakpoint && onePage(at, n) {
-		// Ours stands only in windows that cross a page, or that are boosted.
-		// This one is a kernel uprobe's, whose owner puts the original byte back.
-		want[0] = breakpoint
-	}
-	return !bytes.Equal(cur, want), writeText(t.mem, at, cur, want)
+	return true, writeText(t.mem, at, cur, want)
 }
 
 // carried are the entries that a new journal starts with: what stays mapped. The
@@ -204,7 +199,7 @@ func (p *previous) carried(room int) []entry {
 	var regions, pieces []entry
 	for _, e := range p.journal.entries {
 		switch e.kind {
-		case entryRegion, entryBoard:
+		case entryRegion, entryBoard, entryAnnex:
 			regions = append(regions, e)
 		case entryPlacement:
 			pieces = append(pieces, e)

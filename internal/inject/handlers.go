@@ -1,12 +1,12 @@
 package inject
 
 import (
-	"cmp"
-	"encoding/binary"
+	"math"
 	"slices"
 
 	"trapless/internal/abi"
 	x86 "trapless/internal/asm/x86"
+	"trapless/internal/plan"
 )
 
 // The signal handlers that make window boundaries and moved instructions
@@ -36,14 +36,13 @@ const (
 // Offsets in a data block of the handlers. A copy of the handlers has its own one,
 // in a data page, which is private, writable and inherited by forked children.
 const (
-	dataBoundaries = 0x00  // u64: address of the boundary table, 0 for none
-	dataFaults     = 0x08  // u64: address of the fault table, 0 for none
-	dataUsed       = 0x10  // u64: bit n is set if our action for signal n was ever put before the one in dataOld
-	dataTraps      = 0x18  // u64: address of a counter of what the boundary table answered, 0 for none
-	dataOld        = 0x40  // kernel_sigaction[12], indexed by signal: the target's own actions
-	dataNow        = 0x200 // kernel_sigaction[12]: what rt_sigaction is given or says
-	dataBlock      = 0x400
-	dataBlocks     = 4 // in a page
+	dataTables = 0x00  // u64: address of the directory of pair tables, 0 for none
+	dataUsed   = 0x10  // u64: bit n is set if our action for signal n was ever put before the one in dataOld
+	dataTraps  = 0x18  // u64: address of a counter of what the boundary tables answered, 0 for none
+	dataOld    = 0x40  // kernel_sigaction[12], indexed by signal: the target's own actions
+	dataNow    = 0x200 // kernel_sigaction[12]: what rt_sigaction is given or says
+	dataBlock  = 0x400
+	dataBlocks = 4 // in a page
 )
 
 // struct kernel_sigaction (arch/x86/include/uapi/asm/signal.h): handler, flags,
@@ -78,26 +77,6 @@ const (
 	kernelSigsize = 8
 )
 
-// pair is an entry of a boundary or fault table.
-type pair struct{ from, to abi.Addr }
-
-// pushedFlag marks the address of a call in a fault table, of which the return
-// address has been pushed: the stack pointer is reported as it was before.
-const pushedFlag abi.Addr = 1 << 63
-
-// encodeTable lays a pair table out as the handlers read it: a count, then the
-// pairs in ascending order of from.
-func encodeTable(pairs []pair) []byte {
-	pairs = slices.Clone(pairs)
-	slices.SortFunc(pairs, func(a, b pair) int { return cmp.Compare(a.from, b.from) })
-	out := binary.LittleEndian.AppendUint64(nil, uint64(len(pairs)))
-	for _, p := range pairs {
-		out = binary.LittleEndian.AppendUint64(out, uint64(p.from))
-		out = binary.LittleEndian.AppendUint64(out, uint64(p.to))
-	}
-	return out
-}
-
 // handlerCode assembles the handlers for the address at, with their data page
 // at data, which has to lie within 2 GB. It returns the code and the addresses
 // of the handler and of the restorer.
@@ -128,7 +107,7 @@ func (h *handlerAsm) word(off int) x86.Mem { return x86.Abs(h.data + abi.Addr(of
 // emitDispatch: rdi signal, rsi siginfo, rdx ucontext, as for any handler.
 func (h *handlerAsm) emitDispatch() {
 	ill, fault := h.NewLabel(), h.NewLabel()
-	lookup, plain := h.NewLabel(), h.NewLabel()
+	lookup, moved := h.NewLabel(), h.NewLabel()
 	// A signal that a process sent is never ours.
 	h.OpMI(x86.Cmp, 4, x86.At(x86.RSI, siginfoCode), 0)
 	h.Jcc(x86.LE, h.chain)
@@ -141,24 +120,47 @@ func (h *handlerAsm) emitDispatch() {
 	h.OpRI(x86.Cmp, 4, x86.RDI, sigILL)
 	h.Jcc(x86.NE, fault)
 	h.Bind(lookup)
-	h.Load(8, x86.R8, h.word(dataBoundaries))
+	h.MovRI(x86.R9, column(boundaryTable))
 	h.Call(h.search)
 	h.TestRR(8, x86.RCX, x86.RCX)
 	h.Jcc(x86.E, h.chain)
-	h.Store(8, x86.At(x86.RDX, ucontextRIP), x86.RCX)
+	stale := h.NewLabel()
+	h.OpRR(x86.Cmp, 8, x86.RAX, x86.RCX)
+	h.Jcc(x86.E, stale)
 	h.emitCount()
+	ours := h.NewLabel()
+	h.Bind(ours)
+	h.Store(8, x86.At(x86.RDX, ucontextRIP), x86.RCX)
 	h.Ret()
+	h.Bind(stale)
+	h.emitStale(ours)
 	h.Bind(fault)
-	h.Load(8, x86.R8, h.word(dataFaults))
+	h.MovRI(x86.R9, column(faultTable))
+	h.Call(h.search)
+	h.TestRR(8, x86.RCX, x86.RCX)
+	h.Jcc(x86.NE, moved)
+	h.MovRI(x86.R9, column(pushedTable))
 	h.Call(h.search)
 	h.TestRR(8, x86.RCX, x86.RCX)
 	h.Jcc(x86.E, h.chain)
-	h.Jcc(x86.NS, plain)
-	h.OpMI(x86.Add, 8, x86.At(x86.RDX, ucontextRSP), 8) // the push of a call has been done
-	h.ShiftI(x86.Shl, 8, x86.RCX, 1)
-	h.ShiftI(x86.Shr, 8, x86.RCX, 1)
-	h.Bind(plain)
+	h.OpMI(x86.Add, 8, x86.At(x86.RDX, ucontextRSP), 8)
+	h.Bind(moved)
 	h.Store(8, x86.At(x86.RDX, ucontextRIP), x86.RCX)
+}
+
+// column is the offset of a table's address in an entry of the directory.
+func column(k tableKind) uint64 { return uint64(8 + 8*k) }
+
+// emitStale is for a trap at a place, in rax, where something of ours was. If what
+// is there now does not trap, it was taken out meanwhile, and the thread tries
+// again. Else it is the target's own.
+func (h *handlerAsm) emitStale(ours x86.Label) {
+	h.LoadZX(1, x86.R8, x86.At(x86.RAX, 0))
+	for _, b := range plan.Traps {
+		h.OpRI(x86.Cmp, 4, x86.R8, int32(b))
+		h.Jcc(x86.E, h.chain)
+	}
+	h.Jmp(ours)
 }
 
 // emitCount counts a trap.
@@ -263,34 +265,49 @@ func (h *handlerAsm) emitRaise() {
 	h.Syscall()
 }
 
-// emitSearch is a binary search: rax key, r8 table or zero; rcx becomes the
-// pair's to, or zero. It changes r9, r10 and r11 besides.
+// emitSearch looks a key in rax up in the tables of the kind whose column is in
+// r9; rcx becomes the pair's to, or zero. It changes r8, r10 and r11 besides.
 func (h *handlerAsm) emitSearch() {
-	loop, above, found, miss := h.NewLabel(), h.NewLabel(), h.NewLabel(), h.NewLabel()
+	next, other, probe, hit, out, miss := h.NewLabel(), h.NewLabel(), h.NewLabel(), h.NewLabel(), h.NewLabel(), h.NewLabel()
 	h.Bind(h.search)
+	h.Push(x86.RBX)
+	h.Load(8, x86.R8, h.word(dataTables))
 	h.TestRR(8, x86.R8, x86.R8)
 	h.Jcc(x86.E, miss)
-	h.Load(8, x86.R9, x86.At(x86.R8, 0))
-	h.OpRR(x86.Xor, 4, x86.R10, x86.R10)
-	h.Bind(loop)
-	h.OpRR(x86.Cmp, 8, x86.R10, x86.R9)
-	h.Jcc(x86.AE, miss)
-	h.Lea(x86.R11, x86.AtIndex(x86.R10, x86.R9, 1, 0))
-	h.ShiftI(x86.Shr, 8, x86.R11, 1)
-	h.MovRR(8, x86.RCX, x86.R11)
-	h.ShiftI(x86.Shl, 8, x86.RCX, 4)
-	h.OpRM(x86.Cmp, 8, x86.RAX, x86.AtIndex(x86.R8, x86.RCX, 1, 8))
-	h.Jcc(x86.E, found)
-	h.Jcc(x86.A, above)
-	h.MovRR(8, x86.R9, x86.R11)
-	h.Jmp(loop)
-	h.Bind(above)
-	h.Lea(x86.R10, x86.At(x86.R11, 1))
-	h.Jmp(loop)
-	h.Bind(found)
-	h.Load(8, x86.RCX, x86.AtIndex(x86.R8, x86.RCX, 1, 16))
-	h.Ret()
+	h.Load(8, x86.R10, x86.At(x86.R8, dirCount))
+	h.Lea(x86.R8, x86.At(x86.R8, dirFirst-int32(dirEntry)))
+	h.Bind(next)
+	h.Lea(x86.R8, x86.At(x86.R8, int32(dirEntry)))
+	h.OpRI(x86.Sub, 8, x86.R10, 1)
+	h.Jcc(x86.B, miss)
+	h.MovRR(8, x86.RCX, x86.RAX)
+	h.ShiftI(x86.Shr, 8, x86.RCX, 32)
+	h.OpRM(x86.Cmp, 8, x86.RCX, x86.At(x86.R8, 0))
+	h.Jcc(x86.NE, next)
+	h.Load(8, x86.R11, x86.AtIndex(x86.R8, x86.R9, 1, 0))
+	h.TestRR(8, x86.R11, x86.R11)
+	h.Jcc(x86.E, miss)
+	h.MovRR(4, x86.RCX, x86.RAX)
+	h.ImulI(8, x86.RCX, x86.RCX, tableHashMul)
+	h.ShiftI(x86.Shr, 8, x86.RCX, 32)
+	h.Jmp(probe)
+	h.Bind(other)
+	h.Inc(4, x86.RCX)
+	h.Bind(probe)
+	h.OpRM(x86.And, 8, x86.RCX, x86.At(x86.R11, tableMask))
+	h.Load(8, x86.RBX, x86.AtIndex(x86.R11, x86.RCX, 8, tableFirst))
+	h.TestRR(8, x86.RBX, x86.RBX)
+	h.Jcc(x86.E, miss)
+	h.OpRR(x86.Cmp, 4, x86.RBX, x86.RAX)
+	h.Jcc(x86.E, hit)
+	h.Jmp(other)
 	h.Bind(miss)
 	h.OpRR(x86.Xor, 4, x86.RCX, x86.RCX)
+	h.Jmp(out)
+	h.Bind(hit)
+	h.ShiftI(x86.Shr, 8, x86.RBX, 32)
+	h.Lea(x86.RCX, x86.AtIndex(x86.RAX, x86.RBX, 1, math.MinInt32))
+	h.Bind(out)
+	h.Pop(x86.RBX)
 	h.Ret()
 }

@@ -2,6 +2,7 @@ package inject
 
 import (
 	"bytes"
+	"context"
 	"encoding/binary"
 	"errors"
 	"os"
@@ -18,7 +19,7 @@ import (
 // and code that runs into them.
 func handlerScene(t *testing.T) []byte {
 	t.Helper()
-	const base, data, size = 0x10000000, 0x10010000, 0x4000
+	const base, data, size = 0x10000000, 0x10020000, 0x10000
 	code, handler, restorer, err := handlerCode(base, data)
 	if err != nil {
 		t.Fatal(err)
@@ -39,34 +40,97 @@ func handlerScene(t *testing.T) []byte {
 	a.OpRR(x86.Xor, 4, x86.RAX, x86.RAX)
 	faultMoved := a.PC()
 	a.Load(8, x86.RAX, x86.At(x86.RAX, 0))
+	callAt := a.PC()
+	a.OpRR(x86.Xor, 4, x86.RAX, x86.RAX)
+	a.Push(x86.RAX)
+	callMoved := a.PC()
+	a.JmpMem(x86.At(x86.RAX, 0))
 	foreignInt3 := a.PC()
 	a.Int3()
 	returns(44)
 	foreignIll := a.PC()
 	a.Ud2()
+	wasInt3 := a.PC()
+	a.Int3()
+	returns(44)
+	wasGone := a.PC()
+	a.Nop(1)
 	scene, err := a.Bytes()
 	if err != nil {
 		t.Fatal(err)
 	}
 	const faultOrig = 0x12345678
-	// Pairs that match nothing, so that the search has to go both ways.
-	far := []pair{{1, 2}, {base, 3}, {int3At - 1, 4}, {illAt + 1, 5}, {^abi.Addr(0), 6}}
-	boundaries := encodeTable(append(far, pair{int3At, int3Moved}, pair{illAt, illMoved}))
-	faults := encodeTable(append(far, pair{faultMoved, faultOrig}))
-
 	region := make([]byte, size)
 	copy(region, code)
 	copy(region[0x1000:], scene)
-	copy(region[0x2000:], boundaries)
-	copy(region[0x3000:], faults)
+	ts := handlerTables(t, fakeMemory(region), base, base+0x2000)
+	boundaries := []pair{{int3At, int3Moved}, {illAt, illMoved}}
+	for _, b := range append(boundaries, pair{wasInt3, base}, pair{wasGone, base}) {
+		if err := ts.enter(t.Context(), boundaryTable, []pair{b}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := ts.enter(t.Context(), faultTable, []pair{{faultMoved, faultOrig}}); err != nil {
+		t.Fatal(err)
+	}
+	if err := ts.enter(t.Context(), pushedTable, []pair{{callMoved, faultOrig}}); err != nil {
+		t.Fatal(err)
+	}
+	if err := ts.publish(); err != nil {
+		t.Fatal(err)
+	}
+	if err := setAll(ts, boundaries); err != nil {
+		t.Fatal(err)
+	}
 	var out bytes.Buffer
-	for _, v := range []abi.Addr{base, size, data, handler, restorer, base + 0x2000, base + 0x3000,
-		int3At, illAt, faultAt, faultOrig, foreignInt3, foreignIll} {
+	for _, v := range []abi.Addr{base, size, data, handler, restorer, base + 0x2000,
+		int3At, illAt, faultAt, callAt, faultOrig, foreignInt3, foreignIll, wasInt3, wasGone} {
 		out.Write(binary.LittleEndian.AppendUint64(nil, uint64(v)))
 	}
 	out.Write(region)
 	return out.Bytes()
 }
+
+// handlerTables are tables in a region at base, with their directory at dir. They
+// hold pairs that match nothing, so that a search has to go on.
+func handlerTables(t *testing.T, region fakeMemory, base, dir abi.Addr) *tables {
+	t.Helper()
+	next := dir + abi.PageSize
+	ts := &tables{mem: movedMemory{region, base}, dir: dir, alloc: func(_ context.Context, size uint64) (abi.Addr, error) {
+		at := next
+		next += abi.Addr(size)
+		return at, nil
+	}}
+	var far []pair
+	for i := range abi.Addr(300) {
+		far = append(far, pair{base + 8*i, base}, pair{0x555500000000 + i, 0x555500000000})
+	}
+	for k := range tableKinds {
+		if err := ts.enter(t.Context(), k, far); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return ts
+}
+
+// setAll lets boundaries lead where they should.
+func setAll(ts *tables, pairs []pair) error {
+	for _, w := range ts.set(pairs) {
+		if err := ts.mem.WriteAt(words([]uint64{w.word}), w.at); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// movedMemory is memory at another address than 0.
+type movedMemory struct {
+	fakeMemory
+	base abi.Addr
+}
+
+func (m movedMemory) ReadAt(p []byte, at abi.Addr) error  { return m.fakeMemory.ReadAt(p, at-m.base) }
+func (m movedMemory) WriteAt(p []byte, at abi.Addr) error { return m.fakeMemory.WriteAt(p, at-m.base) }
 
 func TestHandlersInAProcess(t *testing.T) {
 	cc, err := exec.LookPath("cc")
@@ -88,7 +152,10 @@ func TestHandlersInAProcess(t *testing.T) {
 		{"boundaries", 0},
 		{"boundaries-beside-a-handler", 0},
 		{"fault-is-reported-at-its-own-address", 0},
+		{"fault-of-a-call-that-has-pushed", 0},
 		{"foreign-trap-goes-to-the-target", 0},
+		{"own-trap-where-ours-was", 0},
+		{"taken-out-meanwhile", 0},
 		{"one-shot-handler", syscall.SIGTRAP},
 		{"sent-signal-reaches-the-handler", 0},
 		{"sent-signal-is-ignored", 0},

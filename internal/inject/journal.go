@@ -26,6 +26,7 @@ const (
 	entryPatch                          // a = window, b = length, c = detour; old and new bytes
 	entryAction                         // a = signal, b = our handler, c = data page
 	entryBoard                          // a = start, b = size: pages of springboards
+	entryAnnex                          // a = start, b = size: memory for pair tables
 )
 
 // entryState is what is known of a deed.

@@ -41,7 +41,6 @@ func (ps *placements) add(p placement) {
 const (
 	keyRuntime = iota + 1
 	keyHandlers
-	keyTable
 )
 
 // Detour is a patch that is ready to be applied: its code lies in the target.
@@ -51,14 +50,17 @@ type Detour struct {
 	Size   int  // bytes of code
 	Again  bool // it was there already
 
-	pairs []plan.PCPair
-	patch plan.Patch
-	entry int // in the journal, once it was armed
+	pairs   []plan.PCPair
+	patch   plan.Patch
+	entry   int  // in the journal, -1 for none
+	inPlace bool // then it is number index of Target.detours
+	index   int
 }
 
-// extent is how many bytes from the patch's start on must stay what they are: a
-// jump may end behind the patch.
-func (d *Detour) extent() int { return int(d.Window.Extent().Len()) }
+// isSite reports whether programs run at an address of the window.
+func (d *Detour) isSite(at abi.Addr) bool {
+	return slices.ContainsFunc(d.Window.Sites, func(s plan.Site) bool { return s.Addr == at })
+}
 
 // builder writes detours into a target.
 type builder struct {
@@ -82,7 +84,7 @@ type Request struct {
 }
 
 // Place writes the detours of windows into the target and returns them in the
-// order of the requests, nil where a request was refused. The target runs on:
+// order in which they are to be put in place. The target runs on:
 // nothing leads to the code yet. Code of an earlier session is used again where
 // it is the same to the byte.
 func (t *Target) Place(ctx context.Context, reqs []Request) ([]*Detour, []*plan.Refusal, error) {
@@ -109,17 +111,7 @@ func (t *Target) Place(ctx context.Context, reqs []Request) ([]*Detour, []*plan.
 	if err != nil {
 		return nil, nil, err
 	}
-	kept := map[*Detour]bool{}
-	for _, d := range linked {
-		kept[d] = true
-	}
-	for i, d := range detours {
-		if !kept[d] {
-			detours[i] = nil
-		}
-	}
-	t.detours = append(t.detours, linked...)
-	return detours, append(refusals, more...), nil
+	return linked, append(refusals, more...), nil
 }
 
 // placeOrBoost is place, but a window for whose jump there is no address becomes

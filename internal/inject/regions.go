@@ -99,6 +99,9 @@ func (t *Target) adopt(prev *previous) error {
 	if err != nil {
 		return err
 	}
+	if err := t.adoptAnnexes(maps, t.journal.entries); err != nil {
+		return err
+	}
 	for _, e := range t.journal.entries {
 		switch e.kind {
 		case entryRegion:

@@ -3,9 +3,10 @@
 // them, and keeps the journal by which a later tracer can do so.
 //
 // A Target is opened on a seized group of threads. Place writes detours while
-// the target runs: nothing leads to them yet. Arm stops all threads, writes the
-// patches and opens the gates; Disarm closes the gates, stops all threads and
-// writes the original bytes back. In between the group may be detached.
+// the target runs: nothing leads to them yet. Arm stops all threads, for a few
+// milliseconds at a time, writes the patches and opens the gates; Disarm closes
+// the gates and writes the original bytes back in the same way. In between the
+// group may be detached.
 //
 // Whatever happens to the tracer, the target goes on: each step leaves it
 // consistent, and the journal says what was done. The package decides nothing
@@ -51,10 +52,12 @@ type Target struct {
 	boards     []abi.Range // pages of springboards
 	onBoards   map[abi.Addr]bool
 	placements placements
-	detours    []*Detour
+	annexes    annexes
+	tables     *tables // nil until there is something to put in
 	handlers   handlerState
-	armed      bool
-	looked     int // the detour whose text was looked at last
+	detours    []*Detour // that are in place
+	faulting   int       // of them, how many have instructions that may fault
+	looked     int       // the detour whose text was looked at last
 }
 
 // Arena is the tracer's side of the target's arena.
@@ -134,7 +137,7 @@ func (t *Target) checkLimits(l *abi.Layout, prev *previous) error {
 	if err != nil {
 		return err
 	}
-	used, need := maps.Bytes(), l.Size+regionSize
+	used, need := maps.Bytes(), l.Size+regionSize+annexSize
 	if prev != nil {
 		need -= min(need, prev.size)
 	}

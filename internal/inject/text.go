@@ -85,6 +85,48 @@ func between(cur, old, new []byte) bool {
 	return true
 }
 
+// original is what text that is cur has to become when a patch is taken out. It
+// reports false for what is not that patch's work: a library was unloaded, and
+// something else was loaded there.
+func original(at abi.Addr, cur, old, patched []byte) ([]byte, bool) {
+	if !between(cur, old, patched) {
+		return nil, false
+	}
+	want := bytes.Clone(old)
+	if cur[0] == breakpoint && old[0] != breakpoint && patched[0] != breakpoint && onePage(at, len(old)) {
+		// Ours stands only in windows that cross a page, or that are boosted.
+		// This one is a kernel uprobe's, whose owner puts the original byte back.
+		want[0] = breakpoint
+	}
+	return want, true
+}
+
+// blockSize is how much a blockReader reads at once, in bytes.
+const blockSize = 64 << 10
+
+// blockReader reads what files hold for addresses that ascend, by few large reads.
+type blockReader struct {
+	files *files
+	maps  proc.Maps
+	start abi.Addr
+	block []byte
+}
+
+// read is files.read.
+func (b *blockReader) read(at abi.Addr, n int) ([]byte, error) {
+	if end := b.start + abi.Addr(len(b.block)); at < b.start || at+abi.Addr(n) > end {
+		b.block = nil
+		if m := b.maps.Find(at); m != nil {
+			b.start = at
+			b.block, _ = b.files.read(b.maps, at, int(min(blockSize, uint64(m.End-at)))) // else piece by piece
+		}
+		if n > len(b.block) {
+			return b.files.read(b.maps, at, n)
+		}
+	}
+	return b.block[at-b.start:][:n], nil
+}
+
 // writeText changes text from cur to want. Precondition: all threads of the
 // target are stopped. A change within one page is one copy in the kernel, which
 // a killed tracer still finishes; one that crosses a page goes through a

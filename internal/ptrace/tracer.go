@@ -154,8 +154,16 @@ func faultPoint() {
 	}
 }
 
+// Do runs f on the tracer's thread, and with its priority: while a target is
+// stopped, what is done to it should not wait for a processor. Methods of the
+// tracer and of its groups may be called in f.
+func (t *Tracer) Do(f func() error) error { return t.do(f) }
+
 // do runs f on the tracer's thread.
 func (t *Tracer) do(f func() error) error {
+	if unix.Gettid() == t.tid {
+		return f()
+	}
 	done := make(chan result, 1)
 	select {
 	case t.calls <- call{f, done}:

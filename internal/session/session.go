@@ -253,11 +253,11 @@ func (s *Session) arm(ctx context.Context, windows []planned) error {
 		reqs = append(reqs, r)
 		names[w.window.Site] = w.name()
 	}
-	_, refusals, err := s.target.Place(ctx, reqs)
+	detours, refusals, err := s.target.Place(ctx, reqs)
 	if err != nil {
 		return err
 	}
-	more, err := s.target.Arm(ctx)
+	more, err := s.target.Arm(ctx, detours, func() error { return s.group.Detach(ctx) })
 	if err != nil {
 		return err
 	}
@@ -372,13 +372,10 @@ func (s *Session) disarm() error {
 	defer cancel()
 	err := s.attachAgain(ctx)
 	if err == nil {
-		err = s.target.Disarm(ctx)
+		err = s.target.Disarm(ctx, func() error { return s.group.Detach(ctx) })
 	}
 	if err == nil && s.target.ActionsLeft() && s.target.Mem().Alive() {
 		s.config.Warn("process %d is stopped, so that its signal handlers could not be given back; they work, through trapless's, until 'trapless clean -p %d'", s.PID, s.PID)
-	}
-	if err == nil {
-		err = s.group.Detach(ctx)
 	}
 	if err != nil && gone(err) {
 		return nil

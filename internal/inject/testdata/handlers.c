@@ -18,14 +18,17 @@
 
 // What the test puts at the start of the file, then size bytes for base.
 struct head {
-	uint64_t base, size, data, handler, restorer, boundaries, faults;
+	uint64_t base, size, data, handler, restorer, tables;
 	// Code in the region: each returns a number, unless stated otherwise.
 	uint64_t int3_boundary; // int3 at a boundary, moved: returns 42
 	uint64_t ill_boundary;  // 06 at a boundary, moved: returns 43
 	uint64_t fault;         // moved load from NULL, whose original address is fault_orig
+	uint64_t call_fault;    // moved call through NULL that has pushed, whose original address is fault_orig, too
 	uint64_t fault_orig;
 	uint64_t foreign_int3; // int3 that nobody knows, then returns 44
 	uint64_t foreign_ill;  // ud2 that nobody knows
+	uint64_t was_int3;     // the target's int3 where something of ours was, then returns 44
+	uint64_t was_gone;     // a nop where something of ours was
 } h;
 
 struct kernel_sigaction { uint64_t handler, flags, restorer, mask; };
@@ -53,13 +56,12 @@ static void install_all(void)
 {
 	int sigs[] = { SIGILL, SIGTRAP, SIGBUS, SIGFPE, SIGSEGV };
 	for (int i = 0; i < 5; i++) install(sigs[i]);
-	((uint64_t *)h.data)[0] = h.boundaries;
-	((uint64_t *)h.data)[1] = h.faults;
+	((uint64_t *)h.data)[0] = h.tables;
 	((uint64_t *)h.data)[3] = (uint64_t)&traps;
 }
 
 static volatile int calls;
-static volatile uint64_t seen_rip, seen_mask;
+static volatile uint64_t seen_rip, seen_rsp, seen_mask;
 static sigjmp_buf escape;
 
 static uint64_t mask_now(void)
@@ -74,6 +76,7 @@ static void note(int sig, siginfo_t *info, void *ctx)
 	(void)sig; (void)info;
 	calls++;
 	seen_rip = ((ucontext_t *)ctx)->uc_mcontext.gregs[REG_RIP];
+	seen_rsp = ((ucontext_t *)ctx)->uc_mcontext.gregs[REG_RSP];
 	seen_mask = mask_now();
 }
 
@@ -118,12 +121,40 @@ static int run(const char *c)
 		want(calls == 1 && seen_rip == h.fault_orig, "address of the fault");
 		want(traps == 0, "a fault is no trap");
 		want(seen_mask == (bit(SIGSEGV) | bit(SIGUSR2)), "mask in the handler");
+	} else if (!strcmp(c, "fault-of-a-call-that-has-pushed")) {
+		volatile uint64_t rsp;
+		action(SIGSEGV, note_and_leave, 0);
+		install_all();
+		if (!sigsetjmp(escape, 1)) call(h.fault);
+		rsp = seen_rsp;
+		if (!sigsetjmp(escape, 1)) call(h.call_fault);
+		want(calls == 2 && seen_rip == h.fault_orig, "address of the call");
+		want(seen_rsp == rsp, "stack pointer before the call");
 	} else if (!strcmp(c, "foreign-trap-goes-to-the-target")) {
 		action(SIGTRAP, note, SA_NODEFER);
 		install_all();
 		want(call(h.foreign_int3) == 44, "goes on after its int3");
 		want(calls == 1 && seen_rip == h.foreign_int3 + 1, "address of the trap");
 		want(seen_mask == bit(SIGUSR2), "mask of a handler with SA_NODEFER");
+	} else if (!strcmp(c, "own-trap-where-ours-was")) {
+		action(SIGTRAP, note, SA_NODEFER);
+		install_all();
+		want(call(h.was_int3) == 44 && calls == 1 && seen_rip == h.was_int3 + 1, "goes to the target");
+		want(traps == 0, "it is not counted");
+	} else if (!strcmp(c, "taken-out-meanwhile")) {
+		// As if the trap had come while ours was still there.
+		void (*handler)(int, siginfo_t *, void *) = (void *)h.handler;
+		ucontext_t ctx = {};
+		siginfo_t info = { .si_code = SI_KERNEL };
+		action(SIGTRAP, note, 0);
+		install_all();
+		ctx.uc_mcontext.gregs[REG_RIP] = h.was_gone + 1;
+		handler(SIGTRAP, &info, &ctx);
+		want((uint64_t)ctx.uc_mcontext.gregs[REG_RIP] == h.was_gone, "an int3 is tried again");
+		info.si_code = ILL_ILLOPN;
+		handler(SIGILL, &info, &ctx);
+		want((uint64_t)ctx.uc_mcontext.gregs[REG_RIP] == h.was_gone, "an invalid opcode is tried again");
+		want(calls == 0 && traps == 0, "nobody is told");
 	} else if (!strcmp(c, "one-shot-handler")) {
 		action(SIGTRAP, note, SA_RESETHAND);
 		install_all();
