@@ -72,6 +72,7 @@ type Code struct {
 	Maps  []abi.MapSpec
 	Insns []Insn
 	Funcs []Func // the main function first, in the order of their instructions
+	Dead  []bool // instructions that a verifier has found to be never reached; nil without one
 }
 
 // Func is a function of a program: a run of its instructions.

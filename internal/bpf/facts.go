@@ -278,6 +278,9 @@ func (c *Code) ways() []int {
 // one way leads, the newest is all there is; else what is known shrinks with
 // every way, and every time that it is taken.
 func (a *analyser) flow(to int, k *Known) {
+	if a.dead(to) {
+		return
+	}
 	if a.before[to] == nil || a.ways[to] == 1 && *a.before[to] != *k {
 		k := *k
 		a.before[to] = &k
@@ -313,6 +316,9 @@ func (a *analyser) jump() {
 	default:
 		a.branch[a.at] = Either
 	}
+	if a.branch[a.at] == Either && (a.dead(in.Target) || a.dead(a.at+1)) {
+		a.decide(a.dead(a.at + 1))
+	}
 	if a.branch[a.at] != Never {
 		a.flow(in.Target, &taken)
 	}
@@ -320,6 +326,9 @@ func (a *analyser) jump() {
 		a.flow(a.at+1, &not)
 	}
 }
+
+// dead reports whether a verifier knows that an instruction is never reached.
+func (a *analyser) dead(i int) bool { return a.code.Dead != nil && a.code.Dead[i] }
 
 func (a *analyser) decide(taken bool) {
 	a.branch[a.at] = Never

@@ -106,6 +106,7 @@ type verifier struct {
 	steps  int
 	lossy  bool  // a join has forgotten something
 	depths []int // bytes of the stack that each function uses
+	dead   []bool
 
 	options
 }
@@ -147,6 +148,7 @@ func (v *verifier) begin(e effort) {
 	v.effort, v.steps, v.lossy, v.queue = e, 0, false, nil
 	v.ctxs, v.chains = nil, map[link]int{}
 	v.depths = make([]int, len(v.code.Funcs))
+	v.dead = slices.Repeat([]bool{true}, len(v.code.Insns))
 	v.chainOf(-1, -1)
 	if v.watch != nil {
 		v.watch(-1, nil)
@@ -207,6 +209,7 @@ func (v *verifier) finish() (*Verified, error) {
 	if r := v.stackSizes(); r != nil {
 		return nil, v.explain(r)
 	}
+	v.code.Dead = v.dead // nothing is proven of these
 	return &Verified{code: v.code}, nil
 }
 
@@ -359,6 +362,7 @@ func (w *walker) walk() *rejection {
 			return w.tooComplex()
 		}
 		w.in = &w.code.Insns[w.at]
+		w.dead[w.at] = false
 		if w.watch != nil {
 			w.watch(w.at, w.st)
 		}

@@ -172,6 +172,9 @@ func (g *generator) operations(from, end int) {
 		g.Bind(g.label(i))
 		g.op(i)
 		if g.ops[i].next < 0 {
+			if g.ops[i].stops {
+				g.Jmp(g.body().exit)
+			}
 			continue // it has left the function
 		}
 		if to := g.follow(g.ops[i].next); to != g.following(i, end) {

@@ -10,11 +10,32 @@ import (
 	"trapless/internal/bpf"
 )
 
+// inFrame checks that an access to the stack lies in it. A verifier has seen to
+// that; nobody has for what it was told to trust.
+func (o *op) inFrame() error {
+	in := o.in
+	r := in.Dst
+	switch in.Kind {
+	case bpf.Load:
+		r = in.Src
+	case bpf.Store, bpf.AtomicRMW:
+	default:
+		return nil
+	}
+	if p := o.val(r); p.Kind == bpf.Stack && (p.Off+in.Off < -bpf.StackSize || p.Off+in.Off > -int32(in.Size)) {
+		return o.fail("the access is outside the stack")
+	}
+	return nil
+}
+
 // operands finds what an operation reads and writes in registers, and what it
 // needs besides. A result that is static takes no operand, for it is known
 // without; whether a register ever holds it depends on who wants it.
 func (u *unit) operands(o *op) error {
 	in := o.in
+	if err := o.inFrame(); err != nil {
+		return err
+	}
 	switch in.Kind {
 	case bpf.ALU, bpf.LoadImm, bpf.LoadRef, bpf.LoadValue, bpf.LoadFunc, bpf.Load:
 		o.defs = reg(in.Dst)

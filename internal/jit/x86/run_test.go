@@ -414,3 +414,31 @@ func TestClock(t *testing.T) {
 		}
 	}
 }
+
+// A function that never returns runs out of fuel; what comes after the call is
+// proven by nobody, and not compiled.
+func TestFunctionThatNeverReturns(t *testing.T) {
+	endless := bpfasm.Instructions{
+		bpfasm.Call.Label("f"),
+		bpfasm.StoreMem(bpfasm.R10, 800, bpfasm.R9, bpfasm.DWord), // not valid, but never reached
+		bpfasm.Return(),
+		bpfasm.Mov.Imm(bpfasm.R0, 1).WithSymbol("f"),
+		bpfasm.Ja.Label("l").WithSymbol("l"),
+	}
+	for _, insns := range []bpfasm.Instructions{endless, append(bpfasm.Instructions{bpfasm.Call.Label("g"), bpfasm.Return(), bpfasm.Mov.Imm(bpfasm.R3, 1).WithSymbol("g")}, endless...)} {
+		v, err := bpf.Verify(&bpf.Program{Name: "endless", Insns: insns, Maps: testMaps})
+		if err != nil {
+			t.Fatal(err)
+		}
+		h := newHarness(t, arenaNear, testConfig)
+		h.install(busySite, v, count(t))
+		rq := randomRun(rand.New(rand.NewPCG(1, 1)))
+		rp := h.do(rq)
+		if err := rp.check(&rq, busySite); err != nil {
+			t.Error(err)
+		}
+		if n := h.word(abi.HdrMisses); n != 1 || h.sum(mapCount) != 1 {
+			t.Errorf("%d runs were missed, the other program counted %d", n, h.sum(mapCount))
+		}
+	}
+}

@@ -82,6 +82,7 @@ type op struct {
 	begins  bool // it begins a program
 	returns bool // it leaves r0 as the unit's result
 	arg     int  // it loads this argument of a routine, if it is not 0
+	stops   bool // it does not come to an end: a function that it calls runs out of fuel
 
 	key    key  // of a HelperMapCell call
 	lookup bool // the slot's address is not known yet on some path
@@ -166,7 +167,20 @@ func newUnit(progs []*bpf.Verified, site Site, env *Env, escapes bool) *unit {
 	for n := range u.progs {
 		u.functions(n)
 	}
+	for i := range u.ops {
+		if o := &u.ops[i]; u.reached(i) && o.next >= 0 && o.next != u.end && !u.reached(o.next) {
+			o.stop(u)
+		}
+	}
 	return u
+}
+
+// stop is for an operation behind which nothing is ever reached.
+func (o *op) stop(u *unit) {
+	o.stops, o.next = true, -1
+	if o.fn == 0 {
+		o.next = u.progs[o.prog].next
+	}
 }
 
 // main adds the main function of a program, and before it an operation that
