@@ -73,6 +73,8 @@ type Code struct {
 	Insns []Insn
 	Funcs []Func // the main function first, in the order of their instructions
 	Dead  []bool // instructions that a verifier has found to be never reached; nil without one
+
+	Constants map[int][]byte // see Program
 }
 
 // Func is a function of a program: a run of its instructions.

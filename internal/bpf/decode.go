@@ -63,7 +63,7 @@ type decoder struct {
 func newDecoder(p *Program) *decoder {
 	return &decoder{
 		prog:    p,
-		code:    &Code{Name: p.Name, Input: p.Input, Maps: slices.Clone(p.Maps), Insns: make([]Insn, len(p.Insns))},
+		code:    &Code{Name: p.Name, Input: p.Input, Maps: slices.Clone(p.Maps), Insns: make([]Insn, len(p.Insns)), Constants: p.Constants},
 		symbols: map[string]int{},
 		index:   map[int]int{},
 	}

@@ -95,7 +95,7 @@ func (h *Helper) NumArgs() int {
 // TakesMap reports whether the helper works on maps of a kind.
 func (h *Helper) TakesMap(k abi.MapKind) bool {
 	switch h.ID {
-	case HelperMapCell:
+	case HelperMapCell, asm.FnMapLookupPercpuElem:
 		return k == abi.PerSlotArray || k == abi.PerSlotHash
 	case asm.FnRingbufOutput, asm.FnRingbufReserve, asm.FnRingbufQuery:
 		return k == abi.RingBuf

@@ -24,6 +24,11 @@ type Program struct {
 	Input Input
 	Insns asm.Instructions
 	Maps  []abi.MapSpec // a map's number is its index here and in the arena's layout
+
+	// Constants are the contents of maps that nothing writes to, by their
+	// numbers: an object file's .rodata. They are the first value of the map,
+	// which must lie where no other process can change it.
+	Constants map[int][]byte
 }
 
 // Input is what a program finds in its registers. The zero value is a probe's

@@ -38,7 +38,7 @@ var efforts = []effort{
 	{parts: 16, steps: 64, more: 1 << 12},
 	{shapes: true, parts: 16, steps: 64, more: 1 << 14},
 	{shapes: true, laps: 64, parts: 512, steps: 64, more: 1 << 17},
-	{shapes: true, constants: true, laps: 1 << 14, parts: 1 << 14, steps: 64, more: 1 << 19},
+	{shapes: true, constants: true, laps: 1 << 11, parts: 1 << 12, steps: 64, more: 1 << 17},
 }
 
 // Verify decodes and verifies a program. It refuses, with an InsnError that
@@ -125,6 +125,8 @@ type link struct{ parent, site int }
 type node struct {
 	chain, at int
 	parts     []*arrival
+	index     map[uint64][]*arrival // by what must be the same in states that are joined
+	others    map[uint64]*arrival   // the first of those that could be joined with some loss
 }
 
 // arrival is what is known at a node.
@@ -223,16 +225,25 @@ func (w *walker) arrive(to int) *rejection {
 	}
 	n := w.ctxs[w.chain].nodes[to]
 	if n == nil {
-		n = &node{chain: w.chain, at: to}
+		n = &node{chain: w.chain, at: to, index: map[uint64][]*arrival{}, others: map[uint64]*arrival{}}
 		w.ctxs[w.chain].nodes[to] = n
 	}
-	a := w.meeting(n)
+	least := w.st.hash(effort{})
+	exact := least
+	if w.effort.shapes {
+		exact = w.st.hash(w.effort)
+	}
+	a := w.meeting(n, least, exact)
 	if a == nil {
 		if len(n.parts) >= w.effort.parts {
 			return w.tooComplex()
 		}
 		a = &arrival{node: n, st: w.st.share()}
 		n.parts = append(n.parts, a)
+		n.index[exact] = append(n.index[exact], a)
+		if n.others[least] == nil {
+			n.others[least] = a
+		}
 		w.enqueue(a)
 		return nil
 	}
@@ -255,21 +266,14 @@ func (w *walker) arrive(to int) *rejection {
 
 // meeting finds what the state is to be joined with, nil if it is to be kept
 // apart.
-func (w *walker) meeting(n *node) *arrival {
-	var other *arrival
-	for _, a := range n.parts {
-		if !a.st.fits(w.st) {
-			continue
-		}
-		if !w.effort.shapes || a.st.sameShape(w.st, w.effort.constants) {
+func (w *walker) meeting(n *node, least, exact uint64) *arrival {
+	for _, a := range n.index[exact] {
+		if a.st.fits(w.st) && (!w.effort.shapes || a.st.sameShape(w.st, w.effort.constants)) {
 			return a
 		}
-		if other == nil {
-			other = a
-		}
 	}
-	if len(n.parts) >= w.effort.parts {
-		return other
+	if a := n.others[least]; a != nil && len(n.parts) >= w.effort.parts && a.st.fits(w.st) {
+		return a
 	}
 	return nil
 }

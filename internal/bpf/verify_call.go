@@ -1,6 +1,7 @@
 package bpf
 
 import (
+	"bytes"
 	"fmt"
 	"math"
 	"slices"
@@ -65,7 +66,7 @@ func (w *walker) result(a *arguments) (goesOn bool, r *rejection) {
 		v = scalar(a.limits())
 	case RetValueOrNull:
 		v = value{kind: MapValueOrNull, obj: a.mapNumber, inst: w.st.fresh()}
-		if h.ID == asm.FnMapLookupElem && slices.Contains(slotMaps, w.code.Maps[a.mapNumber].Kind) {
+		if h.ID == asm.FnMapLookupElem && !w.code.Maps[a.mapNumber].Shared() {
 			v.kind = CellOrNull // the thread's own
 		}
 	case RetCellOrNull:
@@ -147,7 +148,7 @@ func (a *arguments) one(t ArgType, r asm.Register, v *value) *rejection {
 	case ArgConstSize:
 		return a.constSize(r, v)
 	case ArgString:
-		return a.wrong(r, v, "a constant string")
+		return a.stringArg(r, v)
 	case ArgFunc:
 		if v.kind != FuncRef {
 			return a.wrong(r, v, "a function of the program")
@@ -178,7 +179,7 @@ func (a *arguments) mapArg(r asm.Register, v *value) *rejection {
 	}
 	a.mapNumber = v.obj
 	m := &a.code.Maps[v.obj]
-	if kinds := helperMaps[a.helper.ID]; kinds != nil && !slices.Contains(kinds, m.Kind) {
+	if !a.helper.TakesMap(m.Kind) {
 		return a.refuse(ReasonMapType, fmt.Sprintf("%s does not work on %s", a.helper.Name, mapName(m)), "use a map of another type")
 	}
 	return nil
@@ -187,37 +188,16 @@ func (a *arguments) mapArg(r asm.Register, v *value) *rejection {
 // takesRing reports whether a helper takes the session's own ring.
 func takesRing(id asm.BuiltinFunc) bool { return id == HelperRingbufOutput }
 
-// Maps that helpers work on; those that are not listed here work on all.
-var (
-	keyedMaps  = []abi.MapKind{abi.PerSlotArray, abi.PerSlotHash, abi.Array, abi.Hash, abi.LRUHash}
-	hashMaps   = []abi.MapKind{abi.PerSlotHash, abi.Hash, abi.LRUHash, abi.StackTrace}
-	slotMaps   = []abi.MapKind{abi.PerSlotArray, abi.PerSlotHash}
-	ringMaps   = []abi.MapKind{abi.RingBuf}
-	helperMaps = map[asm.BuiltinFunc][]abi.MapKind{
-		asm.FnMapLookupElem:       append(slices.Clone(keyedMaps), abi.StackTrace),
-		asm.FnMapUpdateElem:       keyedMaps,
-		asm.FnMapDeleteElem:       hashMaps,
-		asm.FnMapLookupPercpuElem: slotMaps,
-		asm.FnForEachMapElem:      keyedMaps,
-		HelperMapCell:             slotMaps,
-		HelperRingbufOutput:       ringMaps,
-		asm.FnRingbufReserve:      ringMaps,
-		asm.FnRingbufQuery:        ringMaps,
-		asm.FnPerfEventOutput:     {abi.PerfEventArray},
-		asm.FnGetStackid:          {abi.StackTrace},
-	}
-)
-
 // region requires that so many bytes can be read.
 func (a *arguments) region(r asm.Register, v *value, size int, what string) *rejection {
 	if v.kind == Scalar || v.kind == Context {
 		return a.wrong(r, v, fmt.Sprintf("a pointer to a %s of %d bytes", what, size))
 	}
-	return a.bytes(r, v, int64(size), int64(size), false)
+	return a.buffer(r, v, int64(size), int64(size), false)
 }
 
-// bytes checks memory of least to most bytes that a helper reads or writes.
-func (a *arguments) bytes(r asm.Register, v *value, least, most int64, write bool) *rejection {
+// buffer checks memory of least to most bytes that a helper reads or writes.
+func (a *arguments) buffer(r asm.Register, v *value, least, most int64, write bool) *rejection {
 	if most == 0 {
 		_, rej := a.memory(r, v, 0, 0, write)
 		return rej
@@ -229,7 +209,7 @@ func (a *arguments) bytes(r asm.Register, v *value, least, most int64, write boo
 	f, n := a.st.frames[v.obj], int(v.obj)
 	a.touch(v, s.low)
 	if !write {
-		if rej := a.readable(f, s); rej != nil {
+		if rej := a.readable(f, s); rej != nil || printsPointers(a.helper.ID) {
 			return rej
 		}
 		return a.noPointer(f, s)
@@ -239,6 +219,12 @@ func (a *arguments) bytes(r asm.Register, v *value, least, most int64, write boo
 		a.st.write(n, pos(s.low), int(least), nil)
 	}
 	return nil
+}
+
+// printsPointers reports whether a helper's data may be pointers: the arguments
+// of a format are, where they are strings.
+func printsPointers(id asm.BuiltinFunc) bool {
+	return id == asm.FnSnprintf || id == asm.FnTraceVprintk
 }
 
 // sized checks memory whose size is in the next register.
@@ -274,7 +260,16 @@ func (a *arguments) sized(t ArgType, r asm.Register, v *value) *rejection {
 	case v.kind == Scalar || v.kind == Context:
 		return a.wrong(r, v, "a pointer to memory of the program")
 	}
-	return a.bytes(r, v, least, most, t == ArgWrite || t == ArgWriteOrNull)
+	return a.buffer(r, v, least, most, t == ArgWrite || t == ArgWriteOrNull)
+}
+
+// stringArg requires a string that ends, among the constants.
+func (a *arguments) stringArg(r asm.Register, v *value) *rejection {
+	b, ok := a.constants(v), v.num.Bits.Known()
+	if at := v.num.Bits.Value; b == nil || !ok || at >= uint64(len(b)) || bytes.IndexByte(b[at:], 0) < 0 {
+		return a.wrong(r, v, "a constant string, with a zero byte at its end,")
+	}
+	return nil
 }
 
 func (a *arguments) constSize(r asm.Register, v *value) *rejection {
@@ -333,7 +328,7 @@ func (a *arguments) limits() bound.Scalar {
 // helperRules are demands of single helpers.
 var helperRules = map[asm.BuiltinFunc]func(a *arguments) *rejection{
 	HelperRingbufOutput: func(a *arguments) *rejection {
-		if a.size.UMax > MaxEvent {
+		if a.st.reg(asm.R1).kind == RingRef && a.size.UMax > MaxEvent {
 			return a.refuse(ReasonSize, fmt.Sprintf("an event of up to %d bytes", a.size.UMax), fmt.Sprintf("the limit is %d", MaxEvent))
 		}
 		return nil

@@ -19,9 +19,9 @@ type checked struct {
 
 // verifyChecked verifies a program and keeps what is assumed before each
 // instruction.
-func verifyChecked(p *Program, layout *abi.Layout) (*checked, error) {
+func verifyChecked(p *Program, layout *abi.Layout, effort int) (*checked, error) {
 	c := &checked{}
-	v, err := verify(p, options{watch: func(at int, s *state) {
+	v, err := verify(p, options{effort: effort, watch: func(at int, s *state) {
 		if at < 0 {
 			c.states = map[int][]*state{}
 			return

@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/cilium/ebpf/asm"
+
+	"trapless/internal/abi"
 )
 
 // mutant changes a program a little, so that it often stays acceptable: the
@@ -95,13 +97,16 @@ func parsed(t testing.TB, code []byte) asm.Instructions {
 }
 
 // tally counts what a search for mistakes has looked at.
-type tally struct{ programs, accepted, runs, steps int }
+type tally struct {
+	effort                          int // see options
+	programs, accepted, runs, steps int
+}
 
 // try verifies a program and, if it is accepted, runs it some times.
 func (n *tally) try(t testing.TB, m *Machine, r *rand.Rand, p *Program, runs int) {
 	t.Helper()
 	n.programs++
-	c, err := verifyChecked(p, m.Layout)
+	c, err := verifyChecked(p, m.Layout, n.effort)
 	if err != nil {
 		return
 	}
@@ -120,15 +125,18 @@ func (n *tally) try(t testing.TB, m *Machine, r *rand.Rand, p *Program, runs int
 
 // fillCells scribbles over the values of all maps, as a hostile process may.
 func fillCells(r *rand.Rand, m *Machine) {
+	x := m.newRun(&Code{}, nil, nil)
 	for i := range m.Layout.Maps {
 		ml := &m.Layout.Maps[i]
-		at := m.slotBase() + ml.Cells
-		for off := range uint64(ml.Positions() * ml.ValueSize / 8) {
-			v := r.Uint64()
-			if r.IntN(2) == 0 {
-				v = uint64(r.IntN(70))
+		for pos := range uint64(ml.Positions()) {
+			at := x.valueAt(ml, pos)
+			for off := range uint64(ml.Stride() / 8) {
+				v := r.Uint64()
+				if r.IntN(2) == 0 {
+					v = uint64(r.IntN(70))
+				}
+				binary.LittleEndian.PutUint64(m.Arena[at+8*off:], v)
 			}
-			binary.LittleEndian.PutUint64(m.Arena[at+8*off:], v)
 		}
 	}
 }
@@ -136,7 +144,7 @@ func fillCells(r *rand.Rand, m *Machine) {
 // runnable are the accepted programs that the engine can run.
 func runnable(t testing.TB) (out []*Program) {
 	for name, text := range acceptedTexts {
-		if p := textProgram(t, name, text); len(p.Maps) == len(testMaps) {
+		if p := textProgram(t, name, text); len(p.Maps) == len(runMaps) {
 			out = append(out, p)
 		}
 	}
@@ -144,8 +152,11 @@ func runnable(t testing.TB) (out []*Program) {
 }
 
 func newFuzzMachine(t testing.TB) *Machine {
-	m := newMachine(t)
-	m.Fuel = 3000
+	l, err := abi.NewLayout(abi.Config{Threads: 1, Maps: runMaps})
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := &Machine{Arena: make([]byte, l.Size), Layout: l, TGID: 4711, TID: 4712, Fuel: 3000}
 	m.Now = func() uint64 { return 12345 }
 	m.Event = func([]byte) bool { return true }
 	return m
@@ -187,10 +198,10 @@ func FuzzVerify(f *testing.F) {
 			return
 		}
 		r := rand.New(rand.NewPCG(seed, 2))
-		var n tally
-		n.try(t, m, r, &Program{Name: "fuzzed", Insns: insns, Maps: testMaps}, 3)
+		n := tally{effort: 3} // the last takes long where it is in vain
+		n.try(t, m, r, &Program{Name: "fuzzed", Insns: insns, Maps: runMaps}, 3)
 		for range 8 {
-			n.try(t, m, r, &Program{Name: "mutant", Insns: mutant(r, insns), Maps: testMaps}, 3)
+			n.try(t, m, r, &Program{Name: "mutant", Insns: mutant(r, insns), Maps: runMaps}, 3)
 		}
 	})
 }

@@ -210,10 +210,49 @@ func joinKinds(a, b *value) (ValueKind, bool) {
 	return Mixed, false
 }
 
-// fits reports whether two states can be joined at all.
+// fits reports whether two states can be joined at all: the rounds of loops
+// that are told apart are the same, and so are references.
 func (s *state) fits(o *state) bool {
 	return slices.EqualFunc(s.frames, o.frames, func(a, b *frameState) bool { return slices.Equal(a.laps, b.laps) }) &&
 		slices.EqualFunc(s.refs, o.refs, func(a, b ref) bool { return a.at == b.at })
+}
+
+// hash is the same for states that fit, and with an effort, for those that have
+// the same shape besides. Only the arrival's own state keeps its hash; what it
+// is joined with later has the same.
+func (s *state) hash(e effort) uint64 {
+	h := uint64(0xcbf29ce484222325)
+	mix := func(v uint64) { h = (h ^ v) * 0x9e3779b97f4a7c15; h ^= h >> 29 }
+	for _, r := range s.refs {
+		mix(uint64(r.at))
+	}
+	for _, f := range s.frames {
+		for _, l := range f.laps {
+			mix(uint64(l.head)<<32 | uint64(l.count))
+		}
+		if !e.shapes {
+			continue
+		}
+		for r := range f.regs {
+			f.regs[r].hash(mix, e.constants)
+		}
+		for i := range slots {
+			for _, p := range f.at(i).parts {
+				if p.val.kind != Scalar {
+					mix(uint64(i)<<8 | uint64(p.off))
+					p.val.hash(mix, false)
+				}
+			}
+		}
+	}
+	return h
+}
+
+func (v *value) hash(mix func(uint64), constants bool) {
+	mix(uint64(v.kind) | uint64(v.obj)<<8 | uint64(uint32(v.index))<<40)
+	if c, ok := v.isKnown(); ok && constants {
+		mix(c)
+	}
 }
 
 // sameShape reports whether a join of two states that fit loses nothing but
@@ -231,7 +270,7 @@ func (s *state) sameShape(o *state, constants bool) bool {
 			continue
 		}
 		for i := range slots {
-			if !f.at(i).sameShape(g.at(i), constants) {
+			if !f.at(i).sameShape(g.at(i)) {
 				return false
 			}
 		}
@@ -251,20 +290,17 @@ func sameKind(a, b *value, constants bool) bool {
 	return true
 }
 
-func (sl *slot) sameShape(o *slot, constants bool) bool {
+func (sl *slot) sameShape(o *slot) bool {
 	if sl == o {
 		return true
 	}
 	pointers := 0
 	for _, p := range sl.parts {
-		v, ok := o.part(p.off, p.size)
-		switch {
-		case p.val.kind != Scalar:
-			pointers++
-			if !ok || !sameKind(&p.val, &v, false) {
-				return false
-			}
-		case constants && ok && !sameKind(&p.val, &v, true):
+		if p.val.kind == Scalar {
+			continue
+		}
+		pointers++
+		if v, ok := o.part(p.off, p.size); !ok || !sameKind(&p.val, &v, false) {
 			return false
 		}
 	}

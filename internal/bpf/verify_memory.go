@@ -74,6 +74,9 @@ func (w *walker) memory(r asm.Register, p *value, off int32, size int, write boo
 	if write && p.kind == MapKey {
 		return s, w.refuse(ReasonReadOnly, fmt.Sprintf("%v points to a map's key, which is read-only", r), "copy it to the stack")
 	}
+	if write && w.isConstant(p) {
+		return s, w.refuse(ReasonReadOnly, fmt.Sprintf("%s points to constants, which are read-only", regText(r, true)), "make the variable a global one that is not const")
+	}
 	from, to, object := w.object(p)
 	return s, w.within(s, from, to, object)
 }
@@ -108,6 +111,9 @@ func (w *walker) load() *rejection {
 	if r != nil {
 		return r
 	}
+	if b := w.constants(p); b != nil && s.fixed && s.high <= int64(len(b)) {
+		return w.define(in.Dst, known(extend(loadBytes(b[s.low:], in.Size), in.Size, in.Signed)))
+	}
 	if p.kind != Stack {
 		return w.define(in.Dst, scalar(bound.Bytes(in.Size, in.Signed)))
 	}
@@ -116,6 +122,23 @@ func (w *walker) load() *rejection {
 		return r
 	}
 	return w.define(in.Dst, v)
+}
+
+// isConstant reports whether a pointer points into a map that nothing changes.
+func (w *walker) isConstant(p *value) bool {
+	if p.kind != MapValue && p.kind != Cell {
+		return false
+	}
+	_, ok := w.code.Constants[int(p.obj)]
+	return ok
+}
+
+// constants are what a pointer points to if nothing changes it.
+func (w *walker) constants(p *value) []byte {
+	if w.isConstant(p) && p.fixed && p.index == 0 {
+		return w.code.Constants[int(p.obj)]
+	}
+	return nil
 }
 
 func (w *walker) loadContext(p *value) *rejection {
