@@ -38,6 +38,15 @@ type Machine struct {
 	// Now is CLOCK_MONOTONIC in nanoseconds, for the helpers that tell the time.
 	Now func() uint64
 
+	// ReadUser reads the target's memory, and reports whether it could. Without
+	// it, every read fails.
+	ReadUser func(addr uint64, buf []byte) bool
+
+	UIDGID uint64 // what get_current_uid_gid returns
+	Comm   string // what get_current_comm returns
+	CPU    uint32 // what get_smp_processor_id returns
+	Cookie uint64 // what get_attach_cookie returns
+
 	// Event takes an event, which it must not keep, and reports whether there
 	// was room for it. Without it, events are dropped.
 	Event func(payload []byte) bool

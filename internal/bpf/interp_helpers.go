@@ -1,6 +1,8 @@
 package bpf
 
 import (
+	"math/rand/v2"
+
 	"github.com/cilium/ebpf/asm"
 
 	"trapless/internal/abi"
@@ -14,11 +16,28 @@ func (x *run) helper(h *Helper) (uint64, error) {
 	case HelperExit:
 		storeWord(x.Arena, abi.HdrStop, 1)
 		return 0, nil
-	case asm.FnKtimeGetNs:
+	case asm.FnKtimeGetNs, asm.FnKtimeGetBootNs, asm.FnKtimeGetCoarseNs:
 		if x.Now == nil {
 			return 0, x.fail(ErrInvalid, "the machine has no clock")
 		}
 		return x.Now(), nil
+	case asm.FnProbeRead, asm.FnProbeReadUser, asm.FnProbeReadStr, asm.FnProbeReadUserStr:
+		return x.probeRead(h)
+	case asm.FnGetCurrentComm:
+		return x.comm()
+	case asm.FnGetCurrentUidGid:
+		return x.UIDGID, nil
+	case asm.FnGetSmpProcessorId:
+		return uint64(x.CPU), nil
+	case asm.FnGetPrandomU32:
+		return uint64(rand.Uint32()), nil
+	case asm.FnGetFuncIp:
+		if x.ctx == nil {
+			return 0, x.fail(ErrAccess, "there is no context")
+		}
+		return x.ctx[PtRegsIP/8], nil
+	case asm.FnGetAttachCookie:
+		return x.Cookie, nil
 	case asm.FnMapLookupElem, asm.FnMapUpdateElem, asm.FnMapDeleteElem:
 		return x.mapHelper(h)
 	case HelperMapCell:
@@ -85,6 +104,50 @@ func (x *run) mapHelper(h *Helper) (uint64, error) {
 		return 0, err
 	}
 	return uint64(x.update(ml, key, value, x.r[asm.R4])), nil
+}
+
+// probeRead is probe_read_user or probe_read_user_str.
+func (x *run) probeRead(h *Helper) (uint64, error) {
+	dst, err := x.bytes(x.r[asm.R1], int(uint32(x.r[asm.R2])), true)
+	if err != nil {
+		return 0, err
+	}
+	buf := make([]byte, len(dst))
+	fault := int64(errFault)
+	if h.ID == asm.FnProbeRead || h.ID == asm.FnProbeReadUser {
+		if len(dst) > 0 && (x.ReadUser == nil || !x.ReadUser(x.r[asm.R3], buf)) {
+			clear(dst)
+			return uint64(fault), nil
+		}
+		copy(dst, buf)
+		return 0, nil
+	}
+	for i := range buf {
+		if x.ReadUser == nil || !x.ReadUser(x.r[asm.R3]+uint64(i), buf[i:i+1]) {
+			clear(dst)
+			return uint64(fault), nil
+		}
+		if i == len(buf)-1 {
+			buf[i] = 0
+		}
+		if dst[i] = buf[i]; buf[i] == 0 {
+			return uint64(i + 1), nil
+		}
+	}
+	return 0, nil
+}
+
+const errFault = -14
+
+// comm is get_current_comm.
+func (x *run) comm() (uint64, error) {
+	dst, err := x.bytes(x.r[asm.R1], int(x.r[asm.R2]), true)
+	if err != nil {
+		return 0, err
+	}
+	clear(dst)
+	copy(dst[:len(dst)-1], x.Comm)
+	return 0, nil
 }
 
 func (x *run) ringOutput() (uint64, error) {

@@ -54,6 +54,7 @@ func TestRows(t *testing.T) {
 		{func(a *Asm) { a.PushI(-1) }, "6aff", "push 0xffffffffffffffff"},
 		{func(a *Asm) { a.PushI(128) }, "6880000000", "push 0x80"},
 		{func(a *Asm) { a.Rdtsc() }, "0f31", "rdtsc"},
+		{func(a *Asm) { a.Rdtscp() }, "0f01f9", "rdtscp"},
 		{func(a *Asm) { a.Syscall() }, "0f05", "syscall"},
 		{func(a *Asm) { a.Pushfq() }, "9c", "pushf"},
 		{func(a *Asm) { a.Popfq() }, "9d", "popf"},

@@ -122,6 +122,9 @@ func (a *Asm) Syscall() { a.Raw(0x0f, 0x05) }
 // Rdtsc reads the time stamp counter into EDX:EAX and clears the upper halves.
 func (a *Asm) Rdtsc() { a.Raw(0x0f, 0x31) }
 
+// Rdtscp does the same, and reads IA32_TSC_AUX into ECX.
+func (a *Asm) Rdtscp() { a.Raw(0x0f, 0x01, 0xf9) }
+
 // Rdfsbase reads the FS base. The kernel must have enabled it
 // (AT_HWCAP2 bit 1, Documentation/arch/x86/x86_64/fsgs.rst).
 func (a *Asm) Rdfsbase(r Reg) { a.rr(8, 0xf30fae, 0, r) }

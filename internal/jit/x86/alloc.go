@@ -87,7 +87,7 @@ func (a *allocator) allocate(byNeed bool) (allocation, bool) {
 
 // constrain adds what one operation demands.
 func (a *allocator) constrain(o *op) {
-	a.written |= o.fixed
+	a.written |= o.fixed | o.across
 	if o.in.Kind == bpf.CallFunc {
 		a.constrainCall(o)
 		return
@@ -100,6 +100,9 @@ func (a *allocator) constrain(o *op) {
 	for v := variable(0); v < numVars; v++ {
 		if (here | o.temps).has(v) {
 			a.forbidden[v] |= o.fixed
+		}
+		if (o.liveOut &^ o.defs).has(v) {
+			a.forbidden[v] |= o.across
 		}
 		if o.defs.has(v) {
 			a.separate(v, o.liveOut|o.defs)

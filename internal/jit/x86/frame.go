@@ -185,13 +185,14 @@ func (u *unit) touches(o *op, f func(p bpf.Value, size int)) {
 	}
 	switch in.Kind {
 	case bpf.Load:
-		if !o.result.Static() {
+		if !o.free() {
 			access(in.Src)
 		}
 	case bpf.Store, bpf.AtomicRMW:
 		access(in.Dst)
 	case bpf.CallHelper:
 		u.reads(o, f)
+		u.writes(o, f)
 	}
 }
 

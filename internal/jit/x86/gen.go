@@ -232,7 +232,7 @@ func (g *generator) op(i int) {
 		g.begin(o)
 		return
 	}
-	if o.result.Static() && o.defs != 0 {
+	if o.free() && o.defs != 0 {
 		g.materialize(o, g.r(in.Dst), o.result)
 		return
 	}
@@ -273,8 +273,8 @@ func (g *generator) op(i int) {
 			g.mapCell(o)
 		case bpf.HelperRingbufOutput:
 			g.ringOutput(o)
-		case bpfasm.FnKtimeGetNs:
-			g.callRuntime(g.env.Runtime.clock)
+		default:
+			g.helper(o)
 		}
 	}
 }

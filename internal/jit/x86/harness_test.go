@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 
@@ -40,6 +41,10 @@ type harness struct {
 	in     io.Writer
 	out    io.Reader
 	tp     uint64 // thread pointer of its main thread
+	pid    int
+	uid    int
+	gid    int
+	comm   string
 	stderr bytes.Buffer
 }
 
@@ -159,6 +164,12 @@ func (h *harness) start(cmd *exec.Cmd) {
 		h.t.Fatal(err)
 	}
 	h.in, h.out = in, out
+	h.pid, h.uid, h.gid = cmd.Process.Pid, os.Getuid(), os.Getgid()
+	comm, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", h.pid))
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	h.comm = strings.TrimSpace(string(comm))
 	h.t.Cleanup(func() {
 		in.Close() // ends it
 		if err := cmd.Wait(); err != nil {

@@ -1,21 +1,26 @@
 package x86
 
 import (
+	"slices"
+
 	bpfasm "github.com/cilium/ebpf/asm"
 
 	"trapless/internal/abi"
 	asm "trapless/internal/asm/x86"
 	"trapless/internal/bpf"
+	"trapless/internal/bpf/routine"
 )
 
 // isRoutine reports whether a helper is a routine of the runtime that is made
 // only for programs that call such.
 func isRoutine(h bpfasm.BuiltinFunc) bool {
 	switch h {
-	case bpfasm.FnMapLookupElem, bpfasm.FnMapUpdateElem, bpfasm.FnMapDeleteElem:
+	case bpfasm.FnMapLookupElem, bpfasm.FnMapUpdateElem, bpfasm.FnMapDeleteElem, bpfasm.FnGetSmpProcessorId, bpfasm.FnGetPrandomU32:
 		return true
+	case bpf.HelperGetCurrentPidTgid:
+		return false // the process needs none
 	}
-	return false
+	return slices.ContainsFunc(routine.Helpers(), func(r routine.Helper) bool { return r.ID == h })
 }
 
 // mapOperands finds what map_lookup_elem, map_update_elem and map_delete_elem

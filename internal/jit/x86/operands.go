@@ -8,6 +8,7 @@ import (
 	"trapless/internal/abi"
 	asm "trapless/internal/asm/x86"
 	"trapless/internal/bpf"
+	"trapless/internal/bpf/routine"
 )
 
 // inFrame checks that an access to the stack lies in it. A verifier has seen to
@@ -40,7 +41,7 @@ func (u *unit) operands(o *op) error {
 	case bpf.ALU, bpf.LoadImm, bpf.LoadRef, bpf.LoadValue, bpf.LoadFunc, bpf.Load:
 		o.defs = reg(in.Dst)
 		switch {
-		case o.result.Static():
+		case o.free():
 			o.uses = u.address(o, o.result)
 		case o.arg != 0:
 		case in.Kind == bpf.ALU:
@@ -92,7 +93,7 @@ func (o *op) takesFrame() bool {
 	in := o.in
 	switch in.Kind {
 	case bpf.ALU:
-		return !o.result.Static() && in.UseSrc && in.Src == bpfasm.R10
+		return !o.free() && in.UseSrc && in.Src == bpfasm.R10
 	case bpf.Store, bpf.AtomicRMW:
 		return in.UseSrc && in.Src == bpfasm.R10
 	case bpf.Jump:
@@ -213,8 +214,13 @@ func (u *unit) atomicOperands(o *op) {
 
 func (u *unit) callOperands(o *op) error {
 	switch o.in.Helper() {
-	case bpf.HelperGetCurrentPidTgid, bpfasm.FnKtimeGetNs:
+	case bpf.HelperGetCurrentPidTgid:
+		o.defs, o.temps = reg(bpfasm.R0), vars(temp1)
+	case bpfasm.FnKtimeGetNs, bpfasm.FnKtimeGetCoarseNs, bpfasm.FnGetSmpProcessorId, bpfasm.FnGetPrandomU32,
+		bpfasm.FnGetFuncIp, bpfasm.FnGetAttachCookie:
 		o.defs = reg(bpfasm.R0)
+	case routine.Syscall:
+		o.defs, o.uses, o.across = reg(bpfasm.R0), 0x3e, asm.Regs(asm.RAX, asm.RCX, asm.RDX, asm.RSI, asm.RDI, asm.R10, asm.R11)
 	case bpf.HelperExit:
 		o.temps = vars(temp1)
 	case bpf.HelperRingbufOutput:
@@ -236,7 +242,7 @@ func (u *unit) callOperands(o *op) error {
 	case bpfasm.FnMapLookupElem, bpfasm.FnMapUpdateElem, bpfasm.FnMapDeleteElem:
 		return u.mapOperands(o)
 	default:
-		return o.fail("the helper has no code yet")
+		return u.routineOperands(o)
 	}
 	return nil
 }

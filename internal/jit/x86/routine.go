@@ -3,6 +3,8 @@ package x86
 import (
 	"fmt"
 
+	bpfasm "github.com/cilium/ebpf/asm"
+
 	"trapless/internal/abi"
 	asm "trapless/internal/asm/x86"
 	"trapless/internal/bpf"
@@ -69,6 +71,23 @@ func (r *routineMaker) maps() ([]mapRoutines, error) {
 		if out[i].remove, err = r.compile(routine.Delete(ml, r.env.Arena), 1); err != nil {
 			return nil, err
 		}
+	}
+	return out, nil
+}
+
+// helpers compiles the helpers that are routines.
+func (r *routineMaker) helpers() (map[bpfasm.BuiltinFunc]compiled, error) {
+	out := map[bpfasm.BuiltinFunc]compiled{}
+	for _, h := range routine.Helpers() {
+		args := 1 // the place of the result
+		if d, _ := bpf.LookupHelper(h.ID); d != nil {
+			args = max(1, d.NumArgs())
+		}
+		c, err := r.compile(h.Program(), args)
+		if err != nil {
+			return nil, err
+		}
+		out[h.ID] = c
 	}
 	return out, nil
 }

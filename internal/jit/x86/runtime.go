@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"math"
 
+	bpfasm "github.com/cilium/ebpf/asm"
+
 	"trapless/internal/abi"
 	asm "trapless/internal/asm/x86"
 )
@@ -21,7 +23,11 @@ type Runtime struct {
 	ring  abi.Addr   // (address of the data, size, slot) 0 or -EAGAIN
 	clock abi.Addr   // () CLOCK_MONOTONIC in nanoseconds
 
-	maps []mapRoutines // by map, when Env.Helpers is set
+	// When Env.Helpers is set:
+	cpu     abi.Addr // () number of the processor
+	random  abi.Addr // () 32 bits
+	maps    []mapRoutines
+	helpers map[bpfasm.BuiltinFunc]compiled
 }
 
 // NewRuntime compiles the routines for the address base. Env.Runtime is not
@@ -55,9 +61,17 @@ func NewRuntime(base abi.Addr, env *Env) ([]byte, *Runtime, error) {
 	}
 	if env.Helpers {
 		var err error
-		if rt.maps, err = (&routineMaker{a, env}).maps(); err != nil {
+		m := &routineMaker{a, env}
+		if rt.maps, err = m.maps(); err != nil {
 			return nil, nil, err
 		}
+		if rt.helpers, err = m.helpers(); err != nil {
+			return nil, nil, err
+		}
+		rt.cpu = r.begin()
+		r.cpu()
+		rt.random = r.begin()
+		r.random()
 	}
 	code, err := a.Bytes()
 	if err != nil {

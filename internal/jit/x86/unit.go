@@ -91,6 +91,7 @@ type op struct {
 	defs   varSet
 	temps  varSet
 	fixed  asm.RegSet // registers that it overwrites for itself
+	across asm.RegSet // registers that it overwrites when its operands have been read
 
 	liveIn, liveOut varSet
 	stackIn         byteSet
@@ -443,7 +444,7 @@ func (u *unit) summarize() {
 			}
 			f.saves |= o.defs & saved
 			f.clobbers |= (o.defs | o.temps) &^ saved
-			f.fixed |= o.fixed
+			f.fixed |= o.fixed | o.across
 			f.spends = f.spends || o.charge > 0
 		}
 	}
@@ -469,7 +470,8 @@ func (u *unit) hasEffect(o *op, stackOut *byteSet) bool {
 		return stackOut.intersects(p.Off+o.in.Off, o.in.Size) || o.defs&o.liveOut != 0
 	case bpf.CallHelper:
 		switch o.in.Helper() {
-		case bpf.HelperGetCurrentPidTgid, bpfasm.FnKtimeGetNs:
+		case bpf.HelperGetCurrentPidTgid, bpfasm.FnKtimeGetNs, bpfasm.FnKtimeGetCoarseNs, bpfasm.FnGetSmpProcessorId,
+			bpfasm.FnGetPrandomU32, bpfasm.FnGetFuncIp, bpfasm.FnGetAttachCookie:
 		case bpf.HelperMapCell:
 			// A hash enters the key.
 			if o.key.ml.IsHash() || o.target >= 0 {
@@ -492,7 +494,7 @@ func (u *unit) stackEffect(o *op) {
 	in := o.in
 	switch in.Kind {
 	case bpf.Load:
-		if p := o.val(in.Src); p.Kind == bpf.Stack && !o.result.Static() && u.fnOf(o, p) == o.fn {
+		if p := o.val(in.Src); p.Kind == bpf.Stack && !o.free() && u.fnOf(o, p) == o.fn {
 			o.stackIn.add(p.Off+in.Off, in.Size)
 		}
 	case bpf.Store:
@@ -518,21 +520,56 @@ func (u *unit) stackEffect(o *op) {
 	}
 }
 
+// free reports whether a result needs no operand: it is known without.
+func (o *op) free() bool { return o.result.Static() && o.result.Kind != bpf.PidTgid }
+
 // reads calls f for each part of the stack that a helper reads.
 func (u *unit) reads(o *op, f func(p bpf.Value, size int)) {
-	switch {
-	case isCall(o.in, bpf.HelperRingbufOutput):
-		if p := o.val(bpfasm.R2); p.Kind == bpf.Stack {
-			f(p, int(o.val(bpfasm.R3).Const))
-		}
-	case isCall(o.in, bpf.HelperMapCell), isCall(o.in, bpfasm.FnMapLookupElem), isCall(o.in, bpfasm.FnMapUpdateElem), isCall(o.in, bpfasm.FnMapDeleteElem):
-		if p := o.val(bpfasm.R3); isCall(o.in, bpfasm.FnMapUpdateElem) && p.Kind == bpf.Stack {
+	u.eachPointer(o, func(i int, t bpf.ArgType, p bpf.Value) {
+		switch t {
+		case bpf.ArgKey:
+			if k := &o.key; !k.known && !k.inReg {
+				f(p, k.ml.KeySize)
+			}
+		case bpf.ArgValue:
 			f(p, o.key.ml.ValueSize)
+		case bpf.ArgRead, bpf.ArgReadOrNull:
+			f(p, o.sizeArg(i+1, p))
 		}
-		if k := &o.key; !k.known && !k.inReg && k.ptr.Kind == bpf.Stack {
-			f(k.ptr, k.ml.KeySize)
+	})
+}
+
+// writes calls f for each part of the stack that a helper writes.
+func (u *unit) writes(o *op, f func(p bpf.Value, size int)) {
+	u.eachPointer(o, func(i int, t bpf.ArgType, p bpf.Value) {
+		if t == bpf.ArgWrite || t == bpf.ArgWriteOrNull {
+			f(p, o.sizeArg(i+1, p))
+		}
+	})
+}
+
+// eachPointer calls f for each argument of a helper that points to a known place
+// of the stack, with its index.
+func (u *unit) eachPointer(o *op, f func(i int, t bpf.ArgType, p bpf.Value)) {
+	h, reason := bpf.LookupHelper(o.in.Helper())
+	if reason != "" {
+		return
+	}
+	for i := range h.NumArgs() {
+		if p := o.val(bpfasm.R1 + bpfasm.Register(i)); p.Kind == bpf.Stack {
+			f(i, h.Args[i], p)
 		}
 	}
+}
+
+// sizeArg is the size of the memory that p points to, which is argument i: all
+// that follows of the stack, when it is not known.
+func (o *op) sizeArg(i int, p bpf.Value) int {
+	size := o.val(bpfasm.R1 + bpfasm.Register(i))
+	if size.Known && size.Const <= uint64(-p.Off) {
+		return int(size.Const)
+	}
+	return int(-p.Off)
 }
 
 // fnOf is the function whose stack a pointer points to.

@@ -26,6 +26,8 @@ import (
 	"errors"
 	"fmt"
 
+	bpfasm "github.com/cilium/ebpf/asm"
+
 	"trapless/internal/abi"
 	asm "trapless/internal/asm/x86"
 	"trapless/internal/bpf"
@@ -65,6 +67,7 @@ type Site struct {
 	RedZoneLive bool       // the target may use the 128 bytes below its stack pointer
 	Result      bool       // RAX is to hold what the one program returns
 	Args        Args
+	Cookie      uint64 // what get_attach_cookie returns
 
 	stackArgs int // of a routine of the runtime: how many arguments it takes from the stack
 }
@@ -130,12 +133,21 @@ func generate(a *asm.Asm, progs []*bpf.Verified, site Site, env *Env) (*generato
 // NeedsHelpers reports whether a program calls helpers that are routines of the
 // runtime.
 func NeedsHelpers(p *bpf.Verified) bool {
-	for _, in := range p.Code().Insns {
-		if in.Kind == bpf.CallReg || in.Kind == bpf.CallHelper && isRoutine(in.Helper()) {
+	for i, in := range p.Code().Insns {
+		switch {
+		case in.Kind == bpf.CallReg, in.Kind == bpf.CallHelper && isRoutine(in.Helper()):
+			return true
+		case isCall(&in, bpf.HelperGetCurrentPidTgid) && !shiftsTid(&p.Code().Insns[i+1]):
 			return true
 		}
 	}
 	return false
+}
+
+// shiftsTid reports whether an instruction leaves only the process of what
+// get_current_pid_tgid has put into r0.
+func shiftsTid(in *bpf.Insn) bool {
+	return in.Kind == bpf.ALU && in.ALU == bpfasm.RSh && in.Wide && in.Dst == bpfasm.R0 && !in.UseSrc && in.Imm == 32
 }
 
 // EmitCold emits the code that the detour seldom runs. It is called once.
