@@ -84,6 +84,9 @@ func (p *Planner) settle(c *claims, w, host *Window) bool {
 	from := int(host.Start - p.f.Start)
 	for off := jmpLen; off+jmpLen <= host.Len; off++ {
 		cost, ok := host.caveCost(off)
+		if cost >= topCost && p.facts.Space != nil && !p.facts.Space.trapsNear(host.Start+abi.Addr(off+jmpLen)) {
+			continue
+		}
 		if ok && cost < least && p.leads(c, w, from+off) {
 			best, least = off, cost
 		}
@@ -94,6 +97,10 @@ func (p *Planner) settle(c *claims, w, host *Window) bool {
 	w.moveIn(host, host.Start+abi.Addr(best))
 	return true
 }
+
+// topCost is what caveCost has of a boundary where the jump's last byte lies, which
+// decides where regions must be.
+const topCost = 1 << (jmpLen - 1)
 
 // caveCost says how much the host's boundaries constrain a jump at an offset, and
 // whether it may lie there: not where an instruction starts, nor where another
@@ -109,7 +116,7 @@ func (w *Window) caveCost(off int) (cost int, ok bool) {
 		case d == 0:
 			return 0, false
 		case d > 0 && d < jmpLen:
-			cost += 1 << d // the top byte decides where regions must lie
+			cost += 1 << d
 		}
 	}
 	return cost, true

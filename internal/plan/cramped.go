@@ -287,7 +287,8 @@ func (p *Planner) withCall(c *claims, site abi.Addr, i int) *Window {
 		}
 		w.add(in)
 		switch {
-		case p.emulates(j) && w.Len >= jmpLen && w.Len <= MaxLen && p.checkUse(w) == nil && p.checkUnknown(w) == nil:
+		case p.emulates(j) && w.Len >= jmpLen && w.Len <= MaxLen && p.checkUse(w) == nil && p.checkUnknown(w) == nil &&
+			p.checkSpace(w) == nil:
 			w.layOut()
 			return w
 		case !p.runsOn(j):

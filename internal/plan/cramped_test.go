@@ -30,7 +30,7 @@ func TestCramped(t *testing.T) {
 		{name: "a longer one, shadow stack", code: "eb00 ff1500000000 eb00 c3", site: 2, facts: shadow, tactic: Single, len: 6},
 		{name: "a call at a window's end", code: "4889f8 e800010000 c3", facts: full, tactic: Multiple, len: 8},
 		{name: "one byte, the next function moves out", code: "c3", facts: roomy, tactic: Evict, len: 1},
-		{name: "into breakpoints", code: "e800010000 90 | cccccccc", site: 5, facts: full, tactic: Multiple, len: 5},
+		{name: "into breakpoints", code: "e800010000 90 | cccccccc", site: 5, facts: roomy, tactic: Multiple, len: 5},
 		{name: "a system call", code: "eb00 0f05 eb00 c3", site: 2, facts: roomy, reason: SyscallInside},
 	} {
 		f := function(r.code)

@@ -49,7 +49,8 @@ type Space struct {
 	config  SpaceConfig
 	free    []abi.Range // outside of all mappings and regions, ascending
 	regions []*region
-	boards  []*region // pages of springboards
+	boards  []*region         // pages of springboards
+	near    map[abi.Addr]bool // what trapsNear has found, by the address without its low 24 bits
 }
 
 // region is a stretch reserved for detours.
@@ -234,6 +235,36 @@ func (s *Space) reserve(w *Window, size int) (abi.Addr, bool) {
 	}
 	return 0, false
 }
+
+// trapsNear reports whether there is room for detours where a jump that counts from
+// an address has a trapping top byte.
+func (s *Space) trapsNear(from abi.Addr) bool {
+	key := from &^ (slotSize - 1)
+	if known, ok := s.near[key]; ok {
+		return known
+	}
+	w := Window{Start: from - jmpLen}
+	w.need[3].kind = trapByte
+	found := false
+	for _, slot := range w.slots() {
+		for _, f := range s.free {
+			found = found || intersect(pages(slot), f).Len() >= s.config.RegionHead+roomLeast
+		}
+		for _, r := range s.regions {
+			for _, f := range r.free {
+				found = found || intersect(slot, f).Len() >= roomLeast
+			}
+		}
+	}
+	if s.near == nil {
+		s.near = map[abi.Addr]bool{}
+	}
+	s.near[key] = found
+	return found
+}
+
+// roomLeast is less room than what a few detours need, in bytes.
+const roomLeast = 64 << 10
 
 // Reserve makes a new region with room for size bytes that no window leads to,
 // anywhere. It is the last of Regions afterwards. It reports false if there is no

@@ -127,11 +127,12 @@ func (p *Planner) window(site abi.Addr, i, floor int) (*Window, *Refusal) {
 func (p *Planner) earlier(site abi.Addr, i, floor int) *Window {
 	end := p.at[i] + int(p.insts[i].Len)
 	for j := i - 1; j >= floor && p.runsOn(j); j-- {
-		if w, r := p.build(site, j, i, jmpLen); r == nil {
+		w, r := p.build(site, j, i, jmpLen)
+		switch {
+		case r == nil && w.Len <= MaxLen:
 			return w
-		}
-		if end-p.at[j] >= jmpLen {
-			break // what is wrong stays wrong
+		case end-p.at[j] >= MaxLen, end-p.at[j] >= jmpLen && (r == nil || r.Reason != NoSpringboard):
+			return nil // what is wrong stays wrong
 		}
 	}
 	return nil
@@ -217,7 +218,23 @@ func (p *Planner) build(site abi.Addr, start, last, least int) (*Window, *Refusa
 	if r == nil {
 		r = p.checkRange(w)
 	}
+	if r == nil {
+		r = p.checkSpace(w)
+	}
 	return w, r
+}
+
+// checkSpace refuses a window to which no free address within reach gives a jump
+// whose top byte traps, if one has to.
+func (p *Planner) checkSpace(w *Window) *Refusal {
+	if p.facts.Space == nil {
+		return nil
+	}
+	w.setNeed(p.text)
+	if w.need[3].kind == trapByte && !p.facts.Space.trapsNear(w.jumpBase()) {
+		return refuse(w.Site, NoSpringboard, "no free address gives a jump at %v whose last byte traps", w.Start)
+	}
+	return nil
 }
 
 // addSite notes that the programs of a site, the instruction with index i, run
