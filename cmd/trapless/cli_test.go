@@ -16,18 +16,10 @@ import (
 	"trapless/internal/testkit"
 )
 
-// waitVar makes the test binary a Go program that waits for the end of its input.
-const waitVar = "TRAPLESS_TEST_WAIT"
-
 // program is the program under test, where every user can run it.
 var program string
 
 func TestMain(m *testing.M) {
-	if os.Getenv(waitVar) != "" {
-		fmt.Println("ready to be probed")
-		_, _ = bufio.NewReader(os.Stdin).ReadString(0)
-		return
-	}
 	os.Exit(build(m))
 }
 

@@ -197,22 +197,6 @@ func TestGdbAttached(t *testing.T) {
 	p.Stop()
 }
 
-func TestGoProgram(t *testing.T) {
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	cmd := exec.Command(self)
-	cmd.Env = append(os.Environ(), waitVar+"=1")
-	p := testkit.StartCommand(t, cmd)
-	p.Line()
-	refused(t, exitFailed, "a Go program", "trace", "-p", strconv.Itoa(p.Pid), "-e", "uprobe:"+self+":main.main { @ = count(); }")
-	if changes := testkit.TextChanges(t, p.Pid); len(changes) != 0 {
-		t.Error(changes)
-	}
-	p.Stop()
-}
-
 func TestOtherUsersProcess(t *testing.T) {
 	if !testkit.IsRoot() {
 		t.Skip("needs root to have a process of root's")

@@ -11,6 +11,7 @@ package bpf
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/cilium/ebpf/asm"
@@ -117,4 +118,12 @@ func readableContext(off int32) bool {
 		return false
 	}
 	return off >= 0 && off < ContextEnd
+}
+
+// UsesArguments reports whether the program may read an argument of the probed
+// function by LoadArg.
+func (v *Verified) UsesArguments() bool {
+	return slices.ContainsFunc(v.code.Insns, func(in Insn) bool {
+		return in.Kind == Load && in.Off >= ArgOffset(0) && in.Off < ContextEnd
+	})
 }

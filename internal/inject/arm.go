@@ -8,7 +8,9 @@ import (
 	"slices"
 
 	"trapless/internal/abi"
+	jit "trapless/internal/jit/x86"
 	"trapless/internal/plan"
+	"trapless/internal/proc"
 	"trapless/internal/ptrace"
 )
 
@@ -135,21 +137,36 @@ func (t *Target) pointTables() error {
 	return t.mem.WriteAt(words([]uint64{uint64(t.tables.dir)}), data+dataTables)
 }
 
-// checkThreadPointers makes sure that %fs:0 tells threads apart: that it is the
-// thread pointer itself (the x86-64 TLS ABI), and which threads share one.
+// checkThreadPointers makes sure that the thread pointer tells threads apart, as
+// generated code reads it, and which threads share one.
 func (t *Target) checkThreadPointers(threads []ptrace.Stopped) error {
 	seen := map[uint64]bool{}
 	for _, th := range threads {
 		tp := th.Regs.FSBase
-		var word [8]byte
-		if err := t.mem.ReadAt(word[:], abi.Addr(tp)); err != nil || binary.LittleEndian.Uint64(word[:]) != tp {
-			return fmt.Errorf("process %d: thread-pointer: %%fs:0 of thread %d is not the thread pointer %#x, as the ABI has it; it is not a program with a usual C library",
-				t.PID, th.TID, tp)
+		if err := t.checkThreadPointer(th.TID, tp); err != nil {
+			return err
 		}
 		if seen[tp] && !t.arena.ShareTP(tp) {
 			return fmt.Errorf("process %d: thread-pointer: more than %d thread pointers are shared by several threads", t.PID, abi.SharedTPs)
 		}
 		seen[tp] = true
+	}
+	return nil
+}
+
+// checkThreadPointer looks at one thread: where code reads fs:0, that has to be
+// the thread pointer itself (the x86-64 TLS ABI).
+func (t *Target) checkThreadPointer(tid int, tp uint64) error {
+	if tp == 0 {
+		return fmt.Errorf("process %d: thread-pointer: thread %d has none", t.PID, tid)
+	}
+	if t.Thread == jit.FSBase {
+		return nil
+	}
+	var word [8]byte
+	if err := t.mem.ReadAt(word[:], abi.Addr(tp)); err != nil || binary.LittleEndian.Uint64(word[:]) != tp {
+		return fmt.Errorf("process %d: thread-pointer: %%fs:0 of thread %d is not the thread pointer %#x, as the ABI has it; it is not a program with a usual C library",
+			t.PID, tid, tp)
 	}
 	return nil
 }
@@ -208,7 +225,8 @@ func (t *Target) ActionsLeft() bool {
 	})
 }
 
-// inDetours reports whether a thread's program counter lies in a region.
+// inDetours reports whether a thread's program counter lies in a region, or a
+// thread has met a byte of ours that traps and was not sent on by the handler yet.
 func (t *Target) inDetours() (bool, error) {
 	threads, err := t.group.Stopped()
 	if err != nil {
@@ -216,8 +234,19 @@ func (t *Target) inDetours() (bool, error) {
 	}
 	return slices.ContainsFunc(threads, func(th ptrace.Stopped) bool {
 		at := abi.Addr(th.Regs.RIP)
-		return t.regionOf(at) != nil || t.onBoard(at)
+		return t.regionOf(at) != nil || t.onBoard(at) || t.tables.trapped(at) && trapPending(th.Thread)
 	}), nil
+}
+
+// trapPending reports whether a trap signal waits for a thread, or is just being
+// delivered. The text may be restored meanwhile, but whoever gets the signal has
+// to know where it is from.
+func trapPending(th *ptrace.Thread) bool {
+	if sig := th.Signal(); sig == sigTRAP || sig == sigILL {
+		return true
+	}
+	st, err := proc.ReadStatus(th.PID, th.TID)
+	return err == nil && (st.Pending.Has(sigTRAP) || st.Pending.Has(sigILL))
 }
 
 // Detours are the detours that are in place.

@@ -398,10 +398,14 @@ func (a *application) undo(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTime)
 	defer cancel()
-	return a.takeOut(ctx, a.put, func(int) (bool, error) {
-		var err error
-		if len(a.detours) == 0 {
-			_, err = a.returnActions(ctx, a.journal, true)
+	return a.takeOut(ctx, a.put, func(try int) (bool, error) {
+		inside, err := a.inDetours()
+		if inside && try < disarmTries {
+			return false, err
+		}
+		if len(a.detours) == 0 && !inside {
+			_, aerr := a.returnActions(ctx, a.journal, true)
+			err = errors.Join(err, aerr)
 		}
 		return true, errors.Join(err, a.group.Resume())
 	})

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"trapless/internal/abi"
 	"trapless/internal/proc"
@@ -145,11 +146,46 @@ func (p *previous) undoActions(ctx context.Context, t *Target, owned bool) (n in
 	if err := t.settle(ctx); err != nil {
 		return 0, err
 	}
-	err = t.whileStopped(func() error { return t.group.Stop(ctx) }, func() (err error) {
-		n, err = t.returnActions(ctx, p.journal, owned)
-		return err
-	})
-	return n, err
+	for try := 0; ; try++ {
+		inside := false
+		err = t.whileStopped(func() error { return t.group.Stop(ctx) }, func() (err error) {
+			if inside, err = p.inside(t); err != nil || inside && try < disarmTries {
+				return err
+			}
+			inside = false
+			n, err = t.returnActions(ctx, p.journal, owned)
+			return err
+		})
+		if err != nil || !inside || t.group.Held() {
+			return n, err
+		}
+		time.Sleep(time.Millisecond << try)
+	}
+}
+
+// inside reports whether a thread is in one of the regions that the journal names,
+// or is on the way there by a trap: it still needs the handlers.
+func (p *previous) inside(t *Target) (bool, error) {
+	var regions, patches []abi.Range
+	for _, e := range p.journal.entries {
+		r := abi.Range{Start: abi.Addr(e.a), End: abi.Addr(e.a + e.b)}
+		switch e.kind {
+		case entryRegion, entryBoard:
+			regions = append(regions, r)
+		case entryPatch:
+			patches = append(patches, r)
+		}
+	}
+	threads, err := t.group.Stopped()
+	if err != nil {
+		return false, err
+	}
+	return slices.ContainsFunc(threads, func(th ptrace.Stopped) bool {
+		at := abi.Addr(th.Regs.RIP)
+		in := func(r abi.Range) bool { return r.Contains(at) }
+		trapped := func(r abi.Range) bool { return r.Contains(at) || r.Contains(at-1) }
+		return slices.ContainsFunc(regions, in) || slices.ContainsFunc(patches, trapped) && trapPending(th.Thread)
+	}), nil
 }
 
 // ownedBy reports whether the arena was made for this process, and not for one

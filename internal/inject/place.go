@@ -81,7 +81,15 @@ type generated struct {
 type Request struct {
 	Window   *plan.Window
 	Programs [][]*bpf.Verified // one list for each of Window.Sites
+	Args     jit.Args          // where the function has its arguments
+	// Stack is how many bytes below its stack pointer the target leaves at each
+	// site; nil where stacks are large.
+	Stack []int
 }
+
+// StackRoom is the reason of a refusal where programs need more of a goroutine's
+// stack than there certainly is.
+const StackRoom plan.Reason = "stack-room"
 
 // Place writes the detours of windows into the target and returns them in the
 // order in which they are to be put in place. The target runs on:
@@ -93,7 +101,7 @@ func (t *Target) Place(ctx context.Context, reqs []Request) ([]*Detour, []*plan.
 		return nil, nil, err
 	}
 	b := &builder{Target: t, space: space, runtimes: map[*Region]*jit.Runtime{}, guessed: map[abi.Addr]*jit.Runtime{},
-		env: jit.Env{Arena: t.arenaBase, Layout: t.arena.Layout(), TGID: uint32(t.PID), Helpers: needsHelpers(reqs)}}
+		env: jit.Env{Arena: t.arenaBase, Layout: t.arena.Layout(), TGID: uint32(t.PID), Thread: t.Thread, Helpers: needsHelpers(reqs)}}
 	detours := make([]*Detour, len(reqs))
 	var refusals []*plan.Refusal
 	for i, req := range reqs {
@@ -149,6 +157,10 @@ func (b *builder) place(ctx context.Context, req Request) (*Detour, *plan.Refusa
 			Detail: fmt.Sprintf("what its instructions refer to is in reach only of %v to %v", reach.Start, reach.End)}, nil
 	}
 	size, err := b.estimate(req)
+	var refused *plan.Refusal
+	if errors.As(err, &refused) {
+		return nil, refused, nil
+	}
 	if err != nil {
 		return nil, nil, err
 	}
@@ -242,9 +254,16 @@ func (b *builder) emit(req Request, at, gate abi.Addr, rt *jit.Runtime) (generat
 	pairs, err := req.Window.Emit(a, func(i int) error {
 		s := req.Window.Sites[i]
 		d, err := jit.Emit(a, req.Programs[i], jit.Site{
-			Addr: s.Addr, LiveRegs: s.LiveRegs, FlagsLive: s.FlagsLive, RedZoneLive: s.RedZoneLive}, &env)
+			Addr: s.Addr, LiveRegs: s.LiveRegs, FlagsLive: s.FlagsLive, RedZoneLive: s.RedZoneLive, Args: req.Args}, &env)
+		if err != nil {
+			return err
+		}
 		sites = append(sites, d)
-		return err
+		if need := d.FrameSize() + jit.RuntimeStack; req.Stack != nil && need > req.Stack[i] {
+			return &plan.Refusal{Site: s.Addr, Reason: StackRoom, Detail: fmt.Sprintf(
+				"the programs need %d bytes of a goroutine's stack, of which %d are free for certain there", need, req.Stack[i])}
+		}
+		return nil
 	})
 	if err != nil {
 		return generated{}, err

@@ -32,7 +32,7 @@ const (
 // newSpace computes where detours may lie in the target, its regions and
 // springboards included.
 func (t *Target) newSpace() (*plan.Space, error) {
-	s, err := freeSpace(t.PID, func(r abi.Range) bool { return t.onBoard(r.Start) && t.onBoard(r.End-1) })
+	s, err := freeSpace(t.PID, t.Traits, func(r abi.Range) bool { return t.onBoard(r.Start) && t.onBoard(r.End-1) })
 	if err != nil {
 		return nil, err
 	}
@@ -47,13 +47,13 @@ func (t *Target) newSpace() (*plan.Space, error) {
 
 // FreeSpace is the free address space of a process, for planning. Mappings that
 // look like those of springboards count as free: an earlier session left them.
-func FreeSpace(pid int) (*plan.Space, error) {
-	return freeSpace(pid, func(r abi.Range) bool { return r.Len() <= 2*abi.PageSize })
+func FreeSpace(pid int, traits Traits) (*plan.Space, error) {
+	return freeSpace(pid, traits, func(r abi.Range) bool { return r.Len() <= 2*abi.PageSize })
 }
 
 // freeSpace is the free address space of a process, as if anonymous executable
 // mappings that the caller knows were not there.
-func freeSpace(pid int, known func(abi.Range) bool) (*plan.Space, error) {
+func freeSpace(pid int, traits Traits, known func(abi.Range) bool) (*plan.Space, error) {
 	maps, err := proc.ReadMaps(pid)
 	if err != nil {
 		return nil, err
@@ -71,6 +71,9 @@ func freeSpace(pid int, known func(abi.Range) bool) (*plan.Space, error) {
 		return nil, err
 	}
 	c := plan.SpaceConfig{RegionSize: regionSize, RegionHead: regionHead, StackLimit: limits.Stack, Brk: abi.Addr(st.StartBrk)}
+	if traits.NoBrk {
+		c.Brk = 0
+	}
 	for _, m := range maps {
 		if m.Path != "" || m.Perm != proc.Read|proc.Exec || !known(m.Range) {
 			c.Maps = append(c.Maps, plan.Mapping{Range: m.Range, Name: m.Path})

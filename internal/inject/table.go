@@ -108,6 +108,23 @@ func (t *table) put(w uint64) int {
 // holds reports whether a table of that many entries has room for n.
 func holds(entries, n int) bool { return 4*n <= 3*entries }
 
+// trapped reports whether a thread with its program counter here may have met a
+// byte of ours that traps, here or, by int3, at the byte before.
+func (ts *tables) trapped(pc abi.Addr) bool {
+	if ts == nil {
+		return false
+	}
+	for _, s := range ts.stretches {
+		t := s.kinds[boundaryTable]
+		for _, at := range []abi.Addr{pc, pc - 1} {
+			if t != nil && uint64(at)>>32 == s.number && t.words[t.position(uint32(at))] != 0 {
+				return true
+			}
+		}
+	}
+	return false
+}
+
 func (ts *tables) stretch(number uint64) (*stretch, error) {
 	for _, s := range ts.stretches {
 		if s.number == number {

@@ -23,6 +23,7 @@ import (
 
 	"trapless/internal/abi"
 	"trapless/internal/arena"
+	jit "trapless/internal/jit/x86"
 	"trapless/internal/proc"
 	"trapless/internal/ptrace"
 )
@@ -35,9 +36,18 @@ var (
 	ErrNoRoom = errors.New("no room in the target's address space")
 )
 
+// Traits are what not all targets have in common.
+type Traits struct {
+	// Thread is how the pointers of all threads, also those to come, can be read.
+	Thread jit.ThreadPointer
+	// NoBrk: the program never asks for more memory by brk(2).
+	NoBrk bool
+}
+
 // Target is a process under work.
 type Target struct {
 	PID int
+	Traits
 
 	group *ptrace.Group
 	mem   *ptrace.Mem
@@ -75,8 +85,8 @@ func (t *Target) Mem() *ptrace.Mem { return t.mem }
 // Open prepares a seized process: it takes out what an earlier tracer may have
 // left, and maps an arena of the layout. The threads keep running but for
 // moments. The arena and the regions of an earlier session are used again.
-func Open(ctx context.Context, g *ptrace.Group, l *abi.Layout) (*Target, error) {
-	t := &Target{PID: g.PID, group: g, mem: g.Mem(), files: newFiles(g.PID)}
+func Open(ctx context.Context, g *ptrace.Group, l *abi.Layout, traits Traits) (*Target, error) {
+	t := &Target{PID: g.PID, group: g, mem: g.Mem(), files: newFiles(g.PID), Traits: traits}
 	if err := t.open(ctx, l); err != nil {
 		return nil, errors.Join(err, t.Close())
 	}

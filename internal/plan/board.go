@@ -182,5 +182,6 @@ func (s *Space) AdoptBoard(whole abi.Range, used []abi.Range) {
 	for _, u := range used {
 		free = subtract(free, u)
 	}
+	s.free = subtract(s.free, whole)
 	s.boards = append(s.boards, &region{whole: whole, free: free})
 }

@@ -122,15 +122,16 @@ func blockedSignals(f *Func) string {
 	return ""
 }
 
-// mayHandleSignals reports code of Go's runtime, any of which a signal handler
-// may call, which has all signals blocked.
+// mayHandleSignals reports code of Go's runtime, or below it, any of which a
+// signal handler may call, which has all signals blocked. Assembly functions
+// without a package are among it.
 func mayHandleSignals(f *Func) bool {
-	for _, prefix := range []string{"runtime.", "runtime/internal/", "internal/runtime/", "internal/abi.", "internal/bytealg."} {
+	for _, prefix := range []string{"runtime.", "runtime/", "internal/", "sync/atomic.", "type:", "type."} {
 		if strings.HasPrefix(f.Name, prefix) {
 			return true
 		}
 	}
-	return false
+	return !strings.Contains(f.Name, ".")
 }
 
 // baseName strips what linkers and compilers add to a name: symbol versions

@@ -12,7 +12,7 @@ func (p *Planner) checkUse(w *Window) *Refusal {
 		return nil
 	case p.blocked != "":
 		return refuse(w.Site, BlockedSignals, "%s: %s; a window of several instructions needs signals", p.f.Name, p.blocked)
-	case p.facts.Blocked != "" && (w.Start != p.f.Start || !p.f.Entry):
+	case p.someBlock() && (w.Start != p.f.Start || !p.f.Entry):
 		return refuse(w.Site, BlockedSignals, "%s blocks SIGTRAP or SIGILL, and a jump into the window would kill it", p.facts.Blocked)
 	}
 	return nil
@@ -23,13 +23,20 @@ func (p *Planner) noTraps() string {
 	switch {
 	case p.blocked != "":
 		return p.blocked
-	case p.facts.Blocked != "":
+	case p.f.Go && mayHandleSignals(p.f):
+		return "Go's runtime system may run it while it handles a signal, with all signals blocked"
+	case p.someBlock():
 		return p.facts.Blocked + " blocks SIGTRAP or SIGILL"
 	case !p.facts.TrapsHandled:
 		return "there are no handlers for traps"
 	}
 	return ""
 }
+
+// someBlock reports whether a thread that runs this code may block the trap
+// signals. Go keeps them unblocked, but for what is known by name, and for
+// moments that Facts.Blocked may have caught.
+func (p *Planner) someBlock() bool { return p.facts.Blocked != "" && !p.f.Go }
 
 // checkRange refuses what facts forbid.
 func (p *Planner) checkRange(w *Window) *Refusal {

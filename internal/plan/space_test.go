@@ -377,3 +377,25 @@ func TestPickIn(t *testing.T) {
 		last = at + 999
 	}
 }
+
+// Nothing is placed over the pages of springboards that were taken over, although
+// these may have counted as free.
+func TestAdoptedBoardsAreNotFree(t *testing.T) {
+	s := NewSpace(SpaceConfig{RegionSize: 1 << 20})
+	w := manyWindows(t, 0x7f0000001000, 1)[0]
+	at, r := s.Pick(w, 100)
+	if r != nil {
+		t.Fatal(r)
+	}
+	page := abi.Range{Start: at.PageDown(), End: at.PageDown() + abi.PageSize}
+	s = NewSpace(SpaceConfig{RegionSize: 1 << 20})
+	s.AdoptBoard(page, nil)
+	if _, r = s.Pick(w, 100); r != nil {
+		t.Fatal(r)
+	}
+	for _, region := range s.Regions() {
+		if region.Overlaps(page) {
+			t.Errorf("a region at %v over the springboards at %v", region, page)
+		}
+	}
+}

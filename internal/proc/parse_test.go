@@ -89,12 +89,13 @@ func TestParseStat(t *testing.T) {
 func TestParseStatus(t *testing.T) {
 	st := parseStatus("Name:\tmain:x\nState:\tt (tracing stop)\nTgid:\t12\nPPid:\t3\nTracerPid:\t4\n" +
 		"Uid:\t1\t2\t3\t4\nGid:\t5\t6\t7\t8\nThreads:\t9\nNSpid:\t12\t1\nVmLck:\t      16 kB\n" +
-		"SigBlk:\t0000000000010000\nSigIgn:\t0000000000001000\nSigCgt:\t8000000000000001\n" +
+		"SigPnd:\t0000000000000010\nSigBlk:\t0000000000010000\nSigIgn:\t0000000000001000\nSigCgt:\t8000000000000001\n" +
 		"CapEff:\t000001ffffffffff\nSeccomp:\t2\nSeccomp_filters:\t3\nx86_Thread_features:\tshstk wrss \nNonsense\n")
 	switch {
 	case st.Name != "main:x", st.State != Tracing, st.Tgid != 12, st.PPid != 3, st.TracerPid != 4:
 	case st.UID != [4]int{1, 2, 3, 4}, st.GID != [4]int{5, 6, 7, 8}, st.Threads != 9:
 	case !slices.Equal(st.NSpid, []int{12, 1}), st.VMLck != 16384, st.CapEff != 0x1ffffffffff:
+	case !st.Pending.Has(5), st.Pending.Has(4):
 	case !st.Blocked.Has(17), !st.Ignored.Has(13), !st.Caught.Has(1), !st.Caught.Has(64):
 	case st.Blocked.Has(16), st.Caught.Has(65), st.Caught.Has(0):
 	case st.Seccomp != SeccompFilter, st.SeccompFilters != 3, !st.ShadowStack:

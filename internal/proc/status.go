@@ -121,6 +121,7 @@ type Status struct {
 	VMLck          uint64
 	Seccomp        int
 	SeccompFilters int
+	Pending        SigSet // for this thread alone
 	Blocked        SigSet
 	Ignored        SigSet
 	Caught         SigSet
@@ -182,6 +183,8 @@ func (s *Status) set(key, value string) {
 		s.Seccomp, _ = strconv.Atoi(value)
 	case "Seccomp_filters":
 		s.SeccompFilters, _ = strconv.Atoi(value)
+	case "SigPnd":
+		s.Pending = SigSet(hex(value))
 	case "SigBlk":
 		s.Blocked = SigSet(hex(value))
 	case "SigIgn":

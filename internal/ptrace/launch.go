@@ -136,6 +136,53 @@ func (g *Group) runToEntry(ctx context.Context) error {
 	return g.stop(ctx, false)
 }
 
+// RunTo lets a launched program, which was not resumed since, run on to an instruction that its first thread
+// comes to, and stops all threads there. Those who launch a program whose runtime system must have begun use
+// it. On an error the program may stand anywhere.
+func (g *Group) RunTo(ctx context.Context, addr abi.Addr) error {
+	return g.t.do(func() error { return g.runTo(ctx, addr) })
+}
+
+func (g *Group) runTo(ctx context.Context, addr abi.Addr) error {
+	th := g.threads[g.PID]
+	if th == nil || !g.dependent() {
+		return refuse(g.PID, ReasonGone, "it was not launched, or ended")
+	}
+	var old [1]byte
+	if err := g.mem.ReadAt(old[:], addr); err != nil {
+		return err
+	}
+	th.hold, th.watched = true, true
+	defer func() { th.hold, th.watched = false, false }()
+	g.launching = &launching{entry: addr, old: old[0]}
+	defer func() { g.launching = nil }()
+	if err := g.mem.writeText([]byte{breakpoint}, addr); err != nil {
+		return err
+	}
+	g.resume()
+	th.resume()
+	for {
+		if err := g.awaitStop(ctx, th); err != nil {
+			return err
+		}
+		r, err := th.readRegs()
+		if err != nil {
+			return err
+		}
+		if th.kind == Signal && syscall.Signal(th.sig) == syscall.SIGTRAP && r.RIP == uint64(addr)+1 {
+			if err := g.atEntry(th, &r); err != nil {
+				return err
+			}
+			break
+		}
+		th.resume()
+	}
+	if err := g.awaitStop(ctx, th); err != nil {
+		return err
+	}
+	return g.stop(ctx, false)
+}
+
 // awaitThreadPointer lets a statically linked program, which has no loader, run
 // on through its first system calls until it has set its thread pointer
 // (arch_prctl(2), ARCH_SET_FS), so that code may rely on that from the beginning.

@@ -72,6 +72,18 @@ func (th *Thread) Kind() StopKind {
 	return kind
 }
 
+// Signal is the signal that is about to be delivered to the thread, 0 if none is.
+func (th *Thread) Signal() int {
+	sig := 0
+	_ = th.g.t.do(func() error {
+		if th.state == stateStopped && th.kind == Signal {
+			sig = th.sig
+		}
+		return nil
+	})
+	return sig
+}
+
 // Regs reads the registers. In a system call, RIP is behind the syscall
 // instruction and OrigRAX is not NoSyscall.
 func (th *Thread) Regs() (r Regs, err error) {

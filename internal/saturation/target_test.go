@@ -169,7 +169,7 @@ func (r *run) probe(ctx context.Context, g *ptrace.Group, patterns []string, c c
 	if err != nil {
 		return nil, nil, err
 	}
-	if target, err = inject.Open(ctx, g, layout); err != nil {
+	if target, err = inject.Open(ctx, g, layout, inject.Traits{}); err != nil {
 		return nil, nil, err
 	}
 	if err = r.place(ctx, target, windows); err != nil {

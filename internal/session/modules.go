@@ -213,14 +213,14 @@ func (mod *module) read(m *proc.Mapping) error {
 	if mod.image, err = image.New(mod.file, st.Size()); err != nil {
 		return err
 	}
-	if mod.image.Go {
-		return errors.New("a Go program: goroutine stacks are too small for what trapless does so far; C and C++ programs can be probed")
-	}
 	if mod.bias, err = mod.image.BiasOf(m.Start, image.Offset(m.Offset), true); err != nil {
 		return err
 	}
 	if mod.funcs, err = mod.image.Functions(); err != nil {
 		return err
+	}
+	if mod.funcs.GoProblem != nil {
+		return fmt.Errorf("a Go program of which it is not known what runs on goroutine stacks: %w", mod.funcs.GoProblem)
 	}
 	mod.elf = &elfplan.Module{Image: mod.image, Funcs: mod.funcs, Bias: mod.bias}
 	return nil

@@ -44,8 +44,8 @@ type unit struct {
 }
 
 // planSites decides how the sites are patched.
-func planSites(ms *modules, sites []*site) ([]planned, []Refused, error) {
-	units, err := describe(ms, sites)
+func planSites(ms *modules, sites []*site, traits inject.Traits) ([]planned, []Refused, error) {
+	units, err := describe(ms, sites, traits)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -97,12 +97,15 @@ func settle(units []*unit) {
 }
 
 // describe describes the functions of sites and what surrounds them.
-func describe(ms *modules, sites []*site) ([]*unit, error) {
+func describe(ms *modules, sites []*site, traits inject.Traits) ([]*unit, error) {
 	blocked, shadow, err := ofThreads(ms.pid)
 	if err != nil {
 		return nil, err
 	}
-	space, err := inject.FreeSpace(ms.pid)
+	if ms.anyGo() {
+		blocked = cmp.Or(blocked, "Go's runtime system, when it starts threads and is called by C,")
+	}
+	space, err := inject.FreeSpace(ms.pid, traits)
 	if err != nil {
 		return nil, err
 	}
@@ -116,6 +119,7 @@ func describe(ms *modules, sites []*site) ([]*unit, error) {
 		}
 		for _, s := range group {
 			u.named[s.addr] = s
+			s.stack, _ = mod.elf.Room(mod.bias.VAddr(s.addr))
 		}
 		units = append(units, u)
 		ofModule[mod] = append(ofModule[mod], u)

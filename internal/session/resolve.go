@@ -16,6 +16,7 @@ type site struct {
 	module *module
 	fn     image.Func
 	probes []int // indices in Script.Probes
+	stack  int   // room on the goroutine's stack, in Go functions
 }
 
 // resolve finds the sites of all uprobes of a script. Nothing in the target is
@@ -79,27 +80,45 @@ func (mod *module) sites(a *lang.AttachPoint) ([]*site, error) {
 			return nil, fmt.Errorf("%v lies in no known function", v)
 		}
 		return []*site{mod.site(fn, uint64(v-fn.Start))}, nil
-	case a.Wildcard:
-		var out []*site
-		for _, m := range mod.funcs.Match(a.Func) {
-			if !m.IFunc {
-				out = append(out, mod.site(m.Func, 0))
-			}
-		}
-		return out, nil
 	}
-	matches, err := mod.funcs.Lookup(a.Func)
+	matches, err := mod.match(a)
 	if err != nil {
 		return nil, err
 	}
 	var out []*site
 	for _, m := range matches {
-		if a.Offset >= max(m.Len(), 1) {
+		switch {
+		case m.IFunc:
+			continue
+		case a.Offset >= max(m.Len(), 1):
 			return nil, fmt.Errorf("%s has %d bytes, so there is no offset %d in it", a.Func, m.Len(), a.Offset)
+		case a.Offset != 0:
+			out = append(out, mod.site(m.Func, a.Offset))
+			continue
 		}
-		out = append(out, mod.site(m.Func, a.Offset))
+		at, err := mod.entry(m.Func)
+		if err != nil {
+			return nil, err
+		}
+		s := mod.site(m.Func, at)
+		s.name = mod.site(m.Func, 0).name
+		out = append(out, s)
 	}
 	return out, nil
+}
+
+// match finds the functions that an attach point names. A pattern may be the name
+// of a method of Go as it stands: main.(*T).Method.
+func (mod *module) match(a *lang.AttachPoint) ([]image.Match, error) {
+	if !a.Wildcard {
+		return mod.funcs.Lookup(a.Func)
+	}
+	if mod.funcs.Go != nil {
+		if found, err := mod.funcs.Lookup(a.Func); err == nil {
+			return found, nil
+		}
+	}
+	return mod.funcs.Match(a.Func), nil
 }
 
 func (mod *module) site(fn image.Func, off uint64) *site {

@@ -19,6 +19,7 @@ import (
 	"trapless/internal/arena"
 	"trapless/internal/bpf"
 	"trapless/internal/inject"
+	jit "trapless/internal/jit/x86"
 	"trapless/internal/lang"
 	"trapless/internal/proc"
 	"trapless/internal/ptrace"
@@ -55,6 +56,7 @@ type Session struct {
 	target   *inject.Target
 	launched bool
 	pidfd    int
+	traits   inject.Traits
 
 	views   []view // by map
 	machine *bpf.Machine
@@ -139,7 +141,11 @@ func Launch(ctx context.Context, cmd *ptrace.Command, c Config) (*Session, error
 		return nil, errors.Join(err, s.Close())
 	}
 	s.launched, s.PID = true, s.group.PID
-	windows, err := s.plan()
+	err = s.awaitGo(within)
+	var windows []planned
+	if err == nil {
+		windows, err = s.plan()
+	}
 	if err == nil {
 		err = s.start(within, windows)
 	}
@@ -165,15 +171,19 @@ func (s *Session) plan() ([]planned, error) {
 	}
 	defer ms.Close()
 	began := time.Now()
+	if s.traits, err = ms.traits(); err != nil {
+		return nil, err
+	}
 	sites, err := resolve(ms, s.config.Script)
 	if err != nil {
 		return nil, err
 	}
-	windows, refused, err := planSites(ms, sites)
+	sites, without := s.withoutArguments(sites)
+	windows, refused, err := planSites(ms, sites, s.traits)
 	if err != nil {
 		return nil, err
 	}
-	s.refused = refused
+	s.refused = append(without, refused...)
 	s.config.Log("planned %d windows for %d sites in %.1f ms", len(windows), len(sites), ms1(time.Since(began)))
 	return windows, s.checkRefusals(len(windows))
 }
@@ -212,7 +222,7 @@ func (s *Session) start(ctx context.Context, windows []planned) error {
 	if err != nil {
 		return err
 	}
-	if s.target, err = inject.Open(ctx, s.group, layout); err != nil {
+	if s.target, err = inject.Open(ctx, s.group, layout, s.traits); err != nil {
 		return err
 	}
 	s.machine = &bpf.Machine{Arena: s.target.Arena().Mem(), Layout: layout, Slot: abi.SlotTracer,
@@ -249,6 +259,9 @@ func (s *Session) arm(ctx context.Context, windows []planned) error {
 				programs = append(programs, s.programs[i])
 			}
 			r.Programs = append(r.Programs, programs)
+		}
+		if w.window.Func.Go {
+			r.Args, r.Stack = jit.GoArgs, w.stack()
 		}
 		reqs = append(reqs, r)
 		names[w.window.Site] = w.name()

@@ -68,7 +68,7 @@ func TestErrorAfterArming(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if s.target, err = inject.Open(ctx, s.group, layout); err != nil {
+	if s.target, err = inject.Open(ctx, s.group, layout, s.traits); err != nil {
 		t.Fatal(err)
 	}
 	if err := s.arm(ctx, windows); err != nil {

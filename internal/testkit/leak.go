@@ -81,16 +81,20 @@ func procPath(pid int, name string) string {
 
 // memoryPath is the path of a file about a process's memory. When the leader has ended before its
 // other threads, only theirs say anything.
-func memoryPath(pid int, name string) string {
+func memoryPath(pid int, file string) string {
 	tasks, _ := os.ReadDir(procPath(pid, "task"))
+	names := []string{strconv.Itoa(pid)} // the leader first: others come and go
 	for _, task := range tasks {
-		dir := filepath.Join("task", task.Name())
+		names = append(names, task.Name())
+	}
+	for _, name := range names {
+		dir := filepath.Join("task", name)
 		stat, err := os.ReadFile(procPath(pid, filepath.Join(dir, "stat")))
 		if err == nil && !bytes.Contains(stat, []byte(") Z ")) {
-			return procPath(pid, filepath.Join(dir, name))
+			return procPath(pid, filepath.Join(dir, file))
 		}
 	}
-	return procPath(pid, name)
+	return procPath(pid, file)
 }
 
 func readMaps(pid int) ([]Mapping, error) {

@@ -34,7 +34,7 @@ func (g *generator) materialize(o *op, d asm.Reg, v bpf.Value) {
 	}
 }
 
-// storeContext writes a struct pt_regs, for a program that keeps the pointer to
+// storeContext writes the context, for a program that keeps the pointer to
 // its context where the compiler loses sight of it. The flags are untouched.
 func (g *generator) storeContext() {
 	at := func(field int32) asm.Mem { return g.stack(g.frame.context + field) }

@@ -26,7 +26,7 @@ type frame struct {
 	saves   []save
 	flags   int32 // where RAX holds the saved flags; 0 when flags are dead
 	fuel    int32 // where the fuel is; 0 when none is needed
-	context int32 // where the pt_regs is; 0 when none is needed
+	context int32 // where the context is; 0 when none is needed
 	funcs   []funcFrame
 	deepest int32 // how far below the target's stack pointer all that reaches
 }
