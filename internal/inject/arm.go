@@ -121,7 +121,7 @@ func (t *Target) Arm(ctx context.Context, ds []*Detour, then func() error) ([]*p
 		changes[i].In = ds[i : i+1 : i+1]
 	}
 	return t.Apply(ctx, changes, func() error {
-		if err := t.openGates(true); err != nil {
+		if err := t.openGates(); err != nil {
 			return err
 		}
 		return then()
@@ -171,10 +171,6 @@ func (t *Target) checkThreadPointer(tid int, tp uint64) error {
 	return nil
 }
 
-// CloseGates keeps programs from starting. Those that run end by themselves;
-// Disarm waits for them.
-func (t *Target) CloseGates() error { return t.openGates(false) }
-
 // Abandon is for a target that could not be disarmed: it closes the gates, as far
 // as they can be reached, and says in the journal that nobody is at work there
 // any more, so that a later tracer may take over. The group need not be attached.
@@ -182,7 +178,7 @@ func (t *Target) Abandon() error {
 	if !t.mem.Alive() {
 		return nil
 	}
-	return errors.Join(t.openGates(false), t.journal.setTracer(0, 0))
+	return errors.Join(t.CloseGates(), t.journal.setTracer(0, 0))
 }
 
 // disarmTries bounds how often Disarm waits for threads to leave the detours:
@@ -190,7 +186,7 @@ func (t *Target) Abandon() error {
 // all, and a thread that was preempted inside needs a processor to get out.
 const disarmTries = 10
 
-// Disarm closes the gates, takes all patches out, waits until no thread is in a
+// Disarm closes the gates, for all sites at one moment, takes all patches out, waits until no thread is in a
 // detour, gives the signal actions back, and lets the threads go by then, which is
 // called with all of them stopped. Precondition: the group is attached. It works on
 // a target that a signal has stopped, too; only the signal actions stay then,
@@ -199,10 +195,7 @@ func (t *Target) Disarm(ctx context.Context, then func() error) error {
 	if !t.mem.Alive() {
 		return nil
 	}
-	if err := t.openGates(false); err != nil {
-		return err
-	}
-	return t.takeOut(ctx, t.detours, func(try int) (bool, error) {
+	return t.takeOut(ctx, t.detours, t.CloseGates, func(try int) (bool, error) {
 		inside, err := t.inDetours()
 		if inside && try < disarmTries {
 			return false, err

@@ -42,6 +42,7 @@ const (
 func (t *Target) Apply(ctx context.Context, changes []Change, then func() error) ([]*plan.Refusal, error) {
 	a := &application{Target: t, stop: t.group.Stop, held: t.group.Held(),
 		finish: func(int) (bool, error) { return true, then() }}
+	a.begin = func() error { return a.provide(ctx) }
 	in, err := a.checkFiles(changes)
 	if err != nil {
 		return nil, err
@@ -67,15 +68,15 @@ func (t *Target) Apply(ctx context.Context, changes []Change, then func() error)
 }
 
 // takeOut takes patches out, the last one first, because it may depend on others,
-// also those of a process that a signal has stopped. When all are out finish is
-// called, with the threads stopped; see application.
-func (t *Target) takeOut(ctx context.Context, ds []*Detour, finish func(try int) (bool, error)) error {
+// also those of a process that a signal has stopped. See application about begin
+// and finish.
+func (t *Target) takeOut(ctx context.Context, ds []*Detour, begin func() error, finish func(try int) (bool, error)) error {
 	ds = slices.SortedFunc(slices.Values(ds), func(x, y *Detour) int { return y.entry - x.entry })
 	changes := make([]Change, len(ds))
 	for i := range ds {
 		changes[i].Out = ds[i : i+1 : i+1]
 	}
-	a := &application{Target: t, stop: t.group.StopEvenStopped, finish: finish}
+	a := &application{Target: t, stop: t.group.StopEvenStopped, begin: begin, finish: finish}
 	return a.run(ctx, changes)
 }
 
@@ -119,6 +120,8 @@ func (t *Target) neededSignals(ds []*Detour) []int {
 type application struct {
 	*Target
 	stop func(context.Context) error
+	// begin is called in the first stop.
+	begin func() error
 	// finish is called with all threads stopped when no change is left. If it is
 	// not done, the threads run for a while, and it is called again.
 	finish func(try int) (done bool, err error)
@@ -234,8 +237,11 @@ func (a *application) slice(ctx context.Context, todo []Change) (left []Change, 
 		return todo, err
 	}
 	slices.SortFunc(a.threads, func(x, y ptrace.Stopped) int { return int(int64(x.Regs.RIP - y.Regs.RIP)) })
-	if err := a.begin(ctx); err != nil {
-		return todo, err
+	if !a.begun {
+		if err := a.begin(); err != nil {
+			return todo, err
+		}
+		a.begun = true
 	}
 	for i := range todo {
 		if i > 0 && !a.held && time.Now().After(until) {
@@ -256,9 +262,9 @@ func (a *application) slice(ctx context.Context, todo []Change) (left []Change, 
 	return left, nil
 }
 
-// begin does in the first stop what patches depend on.
-func (a *application) begin(ctx context.Context) error {
-	if a.begun || a.tables == nil { // nothing was ever put in
+// provide does in the first stop what patches depend on.
+func (a *application) provide(ctx context.Context) error {
+	if a.tables == nil { // nothing was ever put in
 		return nil
 	}
 	if err := a.checkThreadPointers(a.threads); err != nil {
@@ -267,11 +273,7 @@ func (a *application) begin(ctx context.Context) error {
 	if err := errors.Join(a.pointTables(), a.tables.publish()); err != nil {
 		return err
 	}
-	if err := a.installActions(ctx, a.signals); err != nil {
-		return err
-	}
-	a.begun = true
-	return nil
+	return a.installActions(ctx, a.signals)
 }
 
 // change makes one change. It can be called again after an error.
@@ -398,7 +400,7 @@ func (a *application) undo(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTime)
 	defer cancel()
-	return a.takeOut(ctx, a.put, func(try int) (bool, error) {
+	return a.takeOut(ctx, a.put, func() error { return nil }, func(try int) (bool, error) {
 		inside, err := a.inDetours()
 		if inside && try < disarmTries {
 			return false, err

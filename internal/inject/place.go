@@ -50,6 +50,7 @@ type Detour struct {
 	Size   int  // bytes of code
 	Again  bool // it was there already
 
+	enabled [][]bool // by site and program: whether it may run
 	pairs   []plan.PCPair
 	patch   plan.Patch
 	entry   int  // in the journal, -1 for none
@@ -187,11 +188,15 @@ func (b *builder) place(ctx context.Context, req Request) (*Detour, *plan.Refusa
 	if err := b.write(placement{at, size, uint64(req.Window.Site)}, g.code); err != nil {
 		return nil, nil, err
 	}
-	return newDetour(req.Window, at, g), nil, nil
+	return newDetour(req, at, g), nil, nil
 }
 
-func newDetour(w *plan.Window, at abi.Addr, g generated) *Detour {
-	return &Detour{Window: w, At: at, Size: len(g.code), pairs: g.pairs, entry: -1}
+func newDetour(req Request, at abi.Addr, g generated) *Detour {
+	d := &Detour{Window: req.Window, At: at, Size: len(g.code), pairs: g.pairs, entry: -1}
+	for _, programs := range req.Programs {
+		d.enabled = append(d.enabled, slices.Repeat([]bool{true}, len(programs)))
+	}
+	return d
 }
 
 // leastReach is more than any detour's size, in bytes.
@@ -201,6 +206,9 @@ const leastReach = 1 << 20
 func (b *builder) again(ctx context.Context, req Request) (*Detour, error) {
 	for _, p := range b.placements.byKey[uint64(req.Window.Site)] {
 		if !req.Window.NeedsBoard() && !req.Window.Allows(p.at) {
+			continue
+		}
+		if _, n := req.layOutGates(0); p.size < n*gateShare {
 			continue
 		}
 		g, err := b.generate(ctx, req, p.at)
@@ -213,7 +221,7 @@ func (b *builder) again(ctx context.Context, req Request) (*Detour, error) {
 			}
 			continue
 		}
-		d := newDetour(req.Window, p.at, g)
+		d := newDetour(req, p.at, g)
 		d.Again = true
 		return d, nil
 	}
@@ -242,19 +250,21 @@ func (b *builder) generate(ctx context.Context, req Request, at abi.Addr) (gener
 	if err != nil {
 		return generated{}, err
 	}
-	return b.emit(req, at, r.Gate(), rt)
+	return b.emit(req, at, r.Gate(), r.gatesOf(at), rt)
 }
 
 // emit puts programs, relocated instructions and cold code together.
-func (b *builder) emit(req Request, at, gate abi.Addr, rt *jit.Runtime) (generated, error) {
+func (b *builder) emit(req Request, at, gate, gates abi.Addr, rt *jit.Runtime) (generated, error) {
 	env := b.env
 	env.Gate, env.Runtime = gate, rt
+	ofSites, _ := req.layOutGates(gates)
 	a := x86.New(at)
 	var sites []*jit.Detour
 	pairs, err := req.Window.Emit(a, func(i int) error {
 		s := req.Window.Sites[i]
 		d, err := jit.Emit(a, req.Programs[i], jit.Site{
-			Addr: s.Addr, LiveRegs: s.LiveRegs, FlagsLive: s.FlagsLive, RedZoneLive: s.RedZoneLive, Args: req.Args}, &env)
+			Addr: s.Addr, LiveRegs: s.LiveRegs, FlagsLive: s.FlagsLive, RedZoneLive: s.RedZoneLive, Args: req.Args,
+			Gate: ofSites[i].any, Gates: ofSites[i].programs}, &env)
 		if err != nil {
 			return err
 		}
@@ -296,11 +306,12 @@ func (b *builder) estimate(req Request) (int, error) {
 	// An arena that is out of reach makes the longest code.
 	far := *b
 	far.env.Arena = at ^ 1<<46
-	g, err := far.emit(req, at, gate, rt)
+	g, err := far.emit(req, at, gate, gate+firstGate, rt)
 	if err != nil {
 		return 0, err
 	}
-	return (len(g.code) + 15) &^ 15, nil
+	_, n := req.layOutGates(0)
+	return max((len(g.code)+15)&^15, n*gateShare), nil
 }
 
 // Where estimates assume a detour, behind its site, and how far apart the gates
@@ -348,7 +359,7 @@ func (b *builder) put(ctx context.Context, key uint64, gen generator) (*Region, 
 			return r, at, err
 		}
 	}
-	code, err := gen(b.regions[0], b.regions[0].Start+regionHead)
+	code, err := gen(b.regions[0], b.regions[0].head().End)
 	if err != nil {
 		return nil, 0, err
 	}
@@ -389,7 +400,7 @@ func (b *builder) putIn(r *Region, key uint64, gen generator) (abi.Addr, bool, e
 	if at, ok, err := b.find(r, key, gen); err != nil || ok {
 		return at, ok, err
 	}
-	code, err := gen(r, r.Start+regionHead)
+	code, err := gen(r, r.head().End)
 	if err != nil {
 		return 0, false, err
 	}

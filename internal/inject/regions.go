@@ -11,23 +11,30 @@ import (
 	"trapless/internal/ptrace"
 )
 
-// Region is a stretch of the target that holds detours. It begins with a gate
-// page and a data page; the rest is executable and never writable.
+// Region is a stretch of the target that holds detours. Its head has gates and
+// then a data page for signal handlers; the rest is executable and never writable.
 type Region struct {
 	abi.Range
-	mapped bool
+	gates []byte // what is written in the gates
 }
 
-// Gate is the word that opens the region's detours. A forked child reads zero.
-func (r *Region) Gate() abi.Addr { return r.Start }
-
-// data is the page of the signal handlers, used in the first region only.
-func (r *Region) data() abi.Addr { return r.Start + abi.PageSize }
-
 const (
-	regionHead = 2 * abi.PageSize
+	regionHead = 2 * abi.PageSize // and one gate for each gateShare bytes
 	regionSize = 16 << 20
 )
+
+func (t *Target) addRegion(r *Region) {
+	r.gates = make([]byte, firstGate+r.Len()/gateShare)
+	t.regions = append(t.regions, r)
+}
+
+// head is the part of the region that is no code.
+func (r *Region) head() abi.Range {
+	return abi.Range{Start: r.Start, End: r.Start + regionHead + abi.Addr(r.Len()/gateShare).PageUp()}
+}
+
+// data is the page of the signal handlers, used in one region only.
+func (r *Region) data() abi.Addr { return r.head().End - abi.PageSize }
 
 // newSpace computes where detours may lie in the target, its regions and
 // springboards included.
@@ -70,7 +77,7 @@ func freeSpace(pid int, traits Traits, known func(abi.Range) bool) (*plan.Space,
 	if err != nil {
 		return nil, err
 	}
-	c := plan.SpaceConfig{RegionSize: regionSize, RegionHead: regionHead, StackLimit: limits.Stack, Brk: abi.Addr(st.StartBrk)}
+	c := plan.SpaceConfig{RegionSize: regionSize, RegionHead: regionHead, HeadShare: gateShare, StackLimit: limits.Stack, Brk: abi.Addr(st.StartBrk)}
 	if traits.NoBrk {
 		c.Brk = 0
 	}
@@ -108,9 +115,9 @@ func (t *Target) adopt(prev *previous) error {
 	for _, e := range t.journal.entries {
 		switch e.kind {
 		case entryRegion:
-			r := &Region{abi.Range{Start: abi.Addr(e.a), End: abi.Addr(e.a + e.b)}, true}
+			r := &Region{Range: abi.Range{Start: abi.Addr(e.a), End: abi.Addr(e.a + e.b)}}
 			if isRegion(maps, r) {
-				t.regions = append(t.regions, r)
+				t.addRegion(r)
 			}
 		case entryPlacement:
 			p := placement{at: abi.Addr(e.a), size: int(e.b), key: e.c}
@@ -124,7 +131,7 @@ func (t *Target) adopt(prev *previous) error {
 			}
 		}
 	}
-	return nil
+	return t.CloseGates() // a tracer that was killed left them open
 }
 
 // holdsPlacement reports whether a placement lies in a region or on a page of
@@ -140,7 +147,7 @@ func (t *Target) holdsPlacement(p placement) bool {
 // isRegion reports whether anonymous mappings of the right protection lie where
 // the journal says that a region does.
 func isRegion(maps proc.Maps, r *Region) bool {
-	if r.Start%abi.PageSize != 0 || r.End%abi.PageSize != 0 || r.End <= r.Start+regionHead || r.Len() > 2*regionSize {
+	if r.Start%abi.PageSize != 0 || r.End%abi.PageSize != 0 || r.End <= r.head().End || r.Len() > 2*regionSize {
 		return false
 	}
 	covered := func(part abi.Range, want proc.Perm) bool {
@@ -153,7 +160,7 @@ func isRegion(maps proc.Maps, r *Region) bool {
 		}
 		return true
 	}
-	head := abi.Range{Start: r.Start, End: r.Start + regionHead}
+	head := r.head()
 	return covered(head, proc.Read|proc.Write) && covered(abi.Range{Start: head.End, End: r.End}, proc.Read|proc.Exec)
 }
 
@@ -186,7 +193,7 @@ func (t *Target) mapRegions(ctx context.Context, s *plan.Space) error {
 		if err := t.mapRegion(ctx, r); err != nil {
 			return err
 		}
-		t.regions = append(t.regions, r)
+		t.addRegion(r)
 	}
 	return nil
 }
@@ -197,30 +204,15 @@ func (t *Target) mapRegion(ctx context.Context, r *Region) error {
 	b.Call(sysMmap, ptrace.AddrArg(r.Start), ptrace.Const(r.Len()), ptrace.Const(protRead|protExec),
 		ptrace.Const(mapPrivate|mapAnonymous|mapNoReserve|mapFixedNoReplace), none, ptrace.Const(0))
 	b.Expect(uint64(r.Start))
-	b.Call(sysMmap, ptrace.AddrArg(r.Start), ptrace.Const(regionHead), ptrace.Const(protRead|protWrite),
+	b.Call(sysMmap, ptrace.AddrArg(r.Start), ptrace.Const(r.head().Len()), ptrace.Const(protRead|protWrite),
 		ptrace.Const(mapPrivate|mapAnonymous|mapFixed), none, ptrace.Const(0))
 	b.Expect(uint64(r.Start))
-	b.Call(sysMadvise, ptrace.AddrArg(r.Gate()), ptrace.Const(abi.PageSize), ptrace.Const(madvWipeOnFork))
+	b.Call(sysMadvise, ptrace.AddrArg(r.Start), ptrace.Const(r.head().Len()-abi.PageSize), ptrace.Const(madvWipeOnFork))
 	b.Expect(0)
 	if _, err := t.group.Run(ctx, &b); err != nil {
 		return fmt.Errorf("process %d: mapping a code region of %d KB at %s: %w", t.PID, r.Len()>>10, r.Start, err)
 	}
 	return t.journal.append(entry{kind: entryRegion, a: uint64(r.Start), b: r.Len()})
-}
-
-// openGates lets the programs run, or stops them: threads that have passed a
-// gate go on to the end of their run.
-func (t *Target) openGates(open bool) error {
-	word := []byte{0, 0, 0, 0}
-	if open {
-		word[0] = 1
-	}
-	for _, r := range t.regions {
-		if err := t.mem.WriteAt(word, r.Gate()); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // settle finds the foothold of an earlier session, or makes one.

@@ -65,6 +65,7 @@ type Target struct {
 	annexes    annexes
 	tables     *tables // nil until there is something to put in
 	handlers   handlerState
+	gatesOpen  bool      // the gates of detours in place, as far as their programs are enabled
 	detours    []*Detour // that are in place
 	faulting   int       // of them, how many have instructions that may fault
 	looked     int       // the detour whose text was looked at last

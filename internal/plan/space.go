@@ -28,6 +28,9 @@ type SpaceConfig struct {
 	// RegionHead is kept for the caller at the start of each region, in
 	// bytes, whole pages.
 	RegionHead uint64
+	// HeadShare makes the head of a region greater by one byte for as many
+	// bytes of the region, rounded up to whole pages; 0 by none.
+	HeadShare uint64
 	// Regions is the greatest number of regions; 0 stands for 64.
 	Regions int
 }
@@ -225,7 +228,7 @@ func (s *Space) reserve(w *Window, size int) (abi.Addr, bool) {
 					continue
 				}
 				room := piece
-				room.Start = min(room.Start+abi.Addr(s.config.RegionHead), room.End)
+				room.Start = min(room.Start+s.headFor(piece, size), room.End)
 				if at, ok := w.firstIn(room, size); ok {
 					s.addRegion(piece, at, size)
 					return at, true
@@ -273,7 +276,8 @@ func (s *Space) Reserve(size int) bool {
 	if len(s.regions) == s.config.Regions {
 		return false
 	}
-	need := abi.Addr(s.config.RegionHead) + abi.Addr(size+alignment).PageUp()
+	n := abi.Addr(size + alignment).PageUp()
+	need := n + s.head(2*uint64(n)+s.config.RegionHead)
 	for _, f := range s.free {
 		piece := pages(f)
 		if piece.Start < piece.End && abi.Addr(piece.Len()) >= need {
@@ -286,10 +290,25 @@ func (s *Space) Reserve(size int) bool {
 	return false
 }
 
+// head is the size of the head of a region of that length.
+func (s *Space) head(length uint64) abi.Addr {
+	n := abi.Addr(s.config.RegionHead)
+	if s.config.HeadShare != 0 {
+		n += abi.Addr(length / s.config.HeadShare).PageUp()
+	}
+	return n
+}
+
+// headFor is the most that the head of a region in a piece has that is made for
+// size bytes.
+func (s *Space) headFor(piece abi.Range, size int) abi.Addr {
+	return s.head(min(piece.Len(), max(s.config.RegionSize, 2*uint64(size))))
+}
+
 // addRegion reserves up to RegionSize bytes of a free piece, with the place at
 // an address in it.
 func (s *Space) addRegion(piece abi.Range, at abi.Addr, size int) {
-	first := at.PageDown() - abi.Addr(s.config.RegionHead)
+	first := at.PageDown() - s.headFor(piece, size)
 	want := max(s.config.RegionSize, uint64((at+abi.Addr(size)).PageUp()-first))
 	whole := piece
 	if piece.Len() > want {
@@ -304,7 +323,7 @@ func (s *Space) addRegion(piece abi.Range, at abi.Addr, size int) {
 // use. Its head is kept out as that of any region.
 func (s *Space) Adopt(whole abi.Range, used []abi.Range) {
 	used = slices.SortedFunc(slices.Values(used), func(x, y abi.Range) int { return cmp.Compare(x.Start, y.Start) })
-	rest := abi.Range{Start: whole.Start + abi.Addr(s.config.RegionHead), End: whole.End}
+	rest := abi.Range{Start: whole.Start + s.head(whole.Len()), End: whole.End}
 	var free []abi.Range
 	for _, u := range used {
 		if u.Start > rest.Start {

@@ -262,12 +262,27 @@ func TestLittleIsWasted(t *testing.T) {
 }
 
 func TestRegionHeadIsKept(t *testing.T) {
-	const head = 4 * abi.PageSize
-	s := NewSpace(SpaceConfig{Maps: pie, RegionHead: head, RegionSize: 1 << 20})
-	for _, p := range pickAll(t, s, manyWindows(t, 0x555555555000, 500), func(int) int { return 200 }) {
-		for _, r := range s.Regions() {
-			if p.Overlaps(abi.Range{Start: r.Start, End: r.Start + head}) {
-				t.Fatalf("%v to %v lies in the head of %v", p.Start, p.End, r.Start)
+	const head, share = 4 * abi.PageSize, 32
+	for _, size := range []uint64{1 << 18, 1 << 20} {
+		s := NewSpace(SpaceConfig{Maps: pie, RegionHead: head, HeadShare: share, RegionSize: size})
+		pieces := pickAll(t, s, manyWindows(t, 0x555555555000, 500), func(i int) int { return 200 + i%7*3000 })
+		for n := range 3 {
+			if !s.Reserve(1 << (12 * n)) {
+				t.Fatalf("no room for %d bytes", 1<<(12*n))
+			}
+			last := len(s.Regions()) - 1
+			at, ok := s.PickIn(last, 1<<(12*n))
+			if !ok {
+				t.Fatalf("region %v was made for %d bytes and has no room", s.Regions()[last], 1<<(12*n))
+			}
+			pieces = append(pieces, piece{Range: abi.Range{Start: at, End: at + 1<<(12*n)}})
+		}
+		for _, p := range pieces {
+			for _, r := range s.Regions() {
+				end := r.Start + head + abi.Addr(r.Len()/share).PageUp()
+				if p.Overlaps(abi.Range{Start: r.Start, End: end}) {
+					t.Fatalf("%v to %v lies in the head of %v", p.Start, p.End, r)
+				}
 			}
 		}
 	}

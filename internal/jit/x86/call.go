@@ -10,6 +10,10 @@ import (
 
 // begin emits what a program needs in its first instruction.
 func (g *generator) begin(o *op) {
+	if o.target >= 0 {
+		g.OpMI(asm.Cmp, 1, asm.Abs(g.site.Gates[o.prog]), 0)
+		g.Jcc(asm.E, g.label(g.follow(o.target)))
+	}
 	if g.progs[o.prog].spend {
 		g.StoreI(4, g.stack(g.frame.fuel), bpf.DefaultFuel)
 	}

@@ -104,7 +104,11 @@ func (g *generator) gate(over asm.Label) {
 	if g.routine {
 		return
 	}
-	g.OpMI(asm.Cmp, 4, asm.Abs(g.env.Gate), 0)
+	at := g.site.Gate
+	if at == 0 {
+		at = g.env.Gate
+	}
+	g.OpMI(asm.Cmp, 1, asm.Abs(at), 0)
 	g.Jcc(asm.E, over)
 }
 
@@ -143,14 +147,6 @@ func (g *generator) stack(off int32) asm.Mem { return asm.At(asm.RSP, off+g.sp) 
 // ebpfStack is the memory that a pointer to a stack points to.
 func (g *generator) ebpfStack(o *op, p bpf.Value) asm.Mem {
 	return g.stack(g.frame.funcs[g.fnOf(o, p)].r10 + p.Off)
-}
-
-// follow is the first operation from i on that has an effect, or the end.
-func (g *generator) follow(i int) int {
-	for i >= 0 && i != g.end && g.ops[i].dead {
-		i = g.ops[i].next
-	}
-	return i
 }
 
 // mains emits the operations of the main functions in their order; in the shared

@@ -441,7 +441,7 @@ func (r *assembler) ring() {
 	r.Jcc(asm.A, full)
 	r.record()
 	r.zero(asm.RAX)
-	r.OpMI(asm.Cmp, 4, asm.Abs(r.env.Gate), 0)
+	r.OpMI(asm.Cmp, 1, asm.Abs(r.env.Gate), 0)
 	r.Jcc(asm.E, out)
 	// Stores are seen in their order (SDM volume 3, 9.2.2), so this one
 	// publishes the record. It pairs with the tracer's load of the head.

@@ -209,6 +209,9 @@ func (u *unit) main(n int, site Site) {
 	p.funcs = make([]int, len(code.Funcs))
 	p.next = len(u.ops) + f.End
 	u.funcs[0].stack = max(u.funcs[0].stack, f.Stack)
+	if site.Gates != nil {
+		u.ops[p.base].target = p.next
+	}
 	u.addInsns(n, 0, f)
 }
 
@@ -278,6 +281,14 @@ func (u *unit) successors(i int, f func(int)) {
 
 // reached reports whether operation i can be executed.
 func (u *unit) reached(i int) bool { return u.ops[i].before != nil }
+
+// follow is the first operation from i on that has an effect, or the end.
+func (u *unit) follow(i int) int {
+	for i >= 0 && i != u.end && u.ops[i].dead {
+		i = u.ops[i].next
+	}
+	return i
+}
 
 // live reports whether operation i is executed and has an effect.
 func (u *unit) live(i int) bool { return u.reached(i) && !u.ops[i].dead }
@@ -453,6 +464,9 @@ func (u *unit) summarize() {
 // hasEffect reports whether anybody can see that the operation ran.
 func (u *unit) hasEffect(o *op, stackOut *byteSet) bool {
 	if o.charge > 0 || o.returns || o.begins && u.progs[o.prog].spend {
+		return true
+	}
+	if o.begins && o.target >= 0 && u.follow(o.next) != u.follow(o.target) {
 		return true
 	}
 	switch o.in.Kind {

@@ -35,7 +35,7 @@ import (
 
 // Env is where the code runs.
 type Env struct {
-	Gate    abi.Addr // a 32-bit word, nonzero while programs may run; within 2 GB of the code
+	Gate    abi.Addr // a byte, nonzero while any program may run; within 2 GB of the code
 	Arena   abi.Addr // where the target has mapped the arena
 	Layout  *abi.Layout
 	TGID    uint32 // of the target, as HelperGetCurrentPidTgid tells it
@@ -68,6 +68,12 @@ type Site struct {
 	Result      bool       // RAX is to hold what the one program returns
 	Args        Args
 	Cookie      uint64 // what get_attach_cookie returns
+
+	// Gate is a byte within 2 GB of the code, nonzero while one of the programs
+	// may run; 0 stands for Env.Gate. Gates are those of the programs, one for
+	// each, or none: then all of them run.
+	Gate  abi.Addr
+	Gates []abi.Addr
 
 	stackArgs int // of a routine of the runtime: how many arguments it takes from the stack
 }
