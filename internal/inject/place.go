@@ -102,7 +102,8 @@ func (t *Target) Place(ctx context.Context, reqs []Request) ([]*Detour, []*plan.
 		return nil, nil, err
 	}
 	b := &builder{Target: t, space: space, runtimes: map[*Region]*jit.Runtime{}, guessed: map[abi.Addr]*jit.Runtime{},
-		env: jit.Env{Arena: t.arenaBase, Layout: t.arena.Layout(), TGID: uint32(t.PID), Thread: t.Thread, Helpers: needsHelpers(reqs)}}
+		env: jit.Env{Arena: t.arenaBase, Layout: t.arena.Layout(), TGID: uint32(t.PID), Thread: t.Thread, Helpers: needsHelpers(reqs),
+			Analyses: new(jit.Analyses)}}
 	detours := make([]*Detour, len(reqs))
 	var refusals []*plan.Refusal
 	for i, req := range reqs {

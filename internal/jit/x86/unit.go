@@ -153,7 +153,7 @@ type function struct {
 func newUnit(progs []*bpf.Verified, site Site, env *Env, escapes bool) *unit {
 	u := &unit{env: env, escapes: escapes, routine: site.stackArgs > 0, funcs: make([]function, 1)}
 	for _, p := range progs {
-		facts := bpf.Analyse(p.Code(), env.Layout, escapes)
+		facts := env.Analyses.of(p.Code(), env.Layout, escapes)
 		u.progs = append(u.progs, program{Verified: p, facts: facts})
 	}
 	for n := range u.progs {

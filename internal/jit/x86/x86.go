@@ -45,6 +45,37 @@ type Env struct {
 	// Helpers says that programs call helpers which are routines of the
 	// runtime, as NeedsHelpers tells.
 	Helpers bool
+
+	// Analyses keeps what was found out about programs, for the next site
+	// that runs them; nil keeps nothing.
+	Analyses *Analyses
+}
+
+// Analyses are facts about programs. They depend on no site. They are not for
+// use by several goroutines at once.
+type Analyses struct{ known map[analysis]*bpf.Facts }
+
+// analysis is what bpf.Analyse is asked.
+type analysis struct {
+	code    *bpf.Code
+	layout  *abi.Layout
+	escapes bool
+}
+
+func (a *Analyses) of(code *bpf.Code, layout *abi.Layout, escapes bool) *bpf.Facts {
+	if a == nil {
+		return bpf.Analyse(code, layout, escapes)
+	}
+	key := analysis{code, layout, escapes}
+	facts := a.known[key]
+	if facts == nil {
+		facts = bpf.Analyse(code, layout, escapes)
+		if a.known == nil {
+			a.known = map[analysis]*bpf.Facts{}
+		}
+		a.known[key] = facts
+	}
+	return facts
 }
 
 // ThreadPointer says how code reads the running thread's pointer, which tells it from all others of its
