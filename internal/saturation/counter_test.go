@@ -2,6 +2,7 @@ package saturation
 
 import (
 	"fmt"
+	"slices"
 
 	bpfasm "github.com/cilium/ebpf/asm"
 
@@ -66,18 +67,18 @@ func (r *run) collect(a *arena.Arena, mods []*module) error {
 			slots = append(slots, i)
 		}
 	}
-	for i, m := range mods {
-		first := firstCell(mods, i)
-		for _, at := range m.sites {
-			cell := l.Maps[0].Cells + 8*uint64(first+int64(at-m.text.Start))
-			n := uint64(0)
-			for _, s := range slots {
-				n += a.Load(l.Slots + s<<l.StrideShift + cell)
-			}
-			if n > 0 {
-				r.counts[m.place(at)] = n
-				r.hits += n
-			}
+	for _, at := range r.sites {
+		i := slices.IndexFunc(mods, func(m *module) bool { return m.text.Contains(at) })
+		cell := l.Maps[0].Cells + 8*uint64(firstCell(mods, i)+int64(at-mods[i].text.Start))
+		n := uint64(0)
+		for _, s := range slots {
+			n += a.Load(l.Slots + s<<l.StrideShift + cell)
+		}
+		p := mods[i].place(at)
+		r.probed = append(r.probed, p)
+		if n > 0 {
+			r.counts[p] = n
+			r.hits += n
 		}
 	}
 	return nil

@@ -22,8 +22,7 @@ type module struct {
 	elf   *elfplan.Module
 	funcs []*plan.Func
 	facts *plan.Facts
-	text  abi.Range  // of all functions
-	sites []abi.Addr // that were planned
+	text  abi.Range // of all functions
 }
 
 // place is an address that does not depend on where a module lies.
@@ -140,11 +139,6 @@ func (mod *module) plan(c choice) (windows []*plan.Window, refusals []*plan.Refu
 			return (i+1 == len(mod.funcs) || at < mod.funcs[i+1].Start) && c.takes(mod.place(at))
 		})
 		ws, rs := p.Together(sites)
-		for _, w := range ws {
-			for _, s := range w.Sites {
-				mod.sites = append(mod.sites, s.Addr)
-			}
-		}
 		windows, refusals = append(windows, ws...), append(refusals, rs...)
 	}
 	return windows, refusals

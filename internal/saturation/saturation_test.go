@@ -35,7 +35,7 @@ type total struct {
 
 func (sum *total) add(r *run) {
 	sum.runs++
-	sum.placed += r.placed
+	sum.placed += len(r.sites)
 	sum.hits += r.hits
 	sum.traps += r.traps
 	for reason, n := range r.refused {

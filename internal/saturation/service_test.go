@@ -70,11 +70,8 @@ func (r *run) visit(pid int, patterns []string, c choice, work time.Duration) er
 	if err := g.Seize(ctx); err != nil {
 		return err
 	}
-	if err := target.Disarm(ctx); err != nil {
+	if err := target.Disarm(ctx, func() error { return g.Detach(ctx) }); err != nil {
 		return fmt.Errorf("taking the probes out: %w", err)
 	}
-	if err := r.collect(target.Arena(), mods); err != nil {
-		return err
-	}
-	return g.Detach(ctx)
+	return r.collect(target.Arena(), mods)
 }

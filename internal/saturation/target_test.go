@@ -40,8 +40,9 @@ type outcome struct {
 // run is a run with probes.
 type run struct {
 	outcome
-	placed  int // sites that were probed
 	windows int
+	sites   []abi.Addr          // that were probed
+	probed  []place             // the same, known once the run is over
 	refused map[plan.Reason]int // sites that were not
 	counts  map[place]uint64    // hits of the probed sites, where there were any
 	hits    uint64
@@ -172,15 +173,16 @@ func (r *run) probe(ctx context.Context, g *ptrace.Group, patterns []string, c c
 	if target, err = inject.Open(ctx, g, layout, inject.Traits{}); err != nil {
 		return nil, nil, err
 	}
-	if err = r.place(ctx, target, windows); err != nil {
+	detours, err := r.place(ctx, target, windows)
+	if err != nil {
 		return nil, nil, err
 	}
 	r.placing = lap()
-	if err = r.arm(ctx, target); err != nil {
+	if err = r.arm(ctx, target, detours); err != nil {
 		return nil, nil, err
 	}
 	r.arming = lap()
-	return mods, target, g.Detach(ctx)
+	return mods, target, nil
 }
 
 // release closes files and memory, of which nothing can be lost.
@@ -228,7 +230,7 @@ type planned struct {
 	program *bpf.Verified
 }
 
-func (r *run) place(ctx context.Context, target *inject.Target, windows []planned) error {
+func (r *run) place(ctx context.Context, target *inject.Target, windows []planned) ([]*inject.Detour, error) {
 	var reqs []inject.Request
 	for _, w := range windows {
 		req := inject.Request{Window: w.Window}
@@ -237,9 +239,9 @@ func (r *run) place(ctx context.Context, target *inject.Target, windows []planne
 		}
 		reqs = append(reqs, req)
 	}
-	_, refusals, err := target.Place(ctx, reqs)
+	detours, refusals, err := target.Place(ctx, reqs)
 	r.refuse(windows, refusals)
-	return err
+	return detours, err
 }
 
 // refuse notes refusals of windows, by their first sites.
@@ -253,8 +255,9 @@ func (r *run) refuse(windows []planned, refusals []*plan.Refusal) {
 	}
 }
 
-func (r *run) arm(ctx context.Context, target *inject.Target) error {
-	refusals, err := target.Arm(ctx)
+// arm puts the detours in place and lets the target go.
+func (r *run) arm(ctx context.Context, target *inject.Target, detours []*inject.Detour) error {
+	refusals, err := target.Arm(ctx, detours, func() error { return target.Group().Detach(ctx) })
 	if err != nil {
 		return err
 	}
@@ -263,7 +266,9 @@ func (r *run) arm(ctx context.Context, target *inject.Target) error {
 	}
 	r.windows = len(target.Detours())
 	for _, d := range target.Detours() {
-		r.placed += len(d.Window.Sites)
+		for _, s := range d.Window.Sites {
+			r.sites = append(r.sites, s.Addr)
+		}
 	}
 	return nil
 }
@@ -275,6 +280,6 @@ func (r *run) String() string {
 		refused = append(refused, fmt.Sprintf("%s %d", reason, r.refused[reason]))
 	}
 	return fmt.Sprintf("%d sites in %d windows, %d hits at %d of them, %d by traps; refused: %s; planned in %v, placed in %v, armed in %v, ran for %v",
-		r.placed, r.windows, r.hits, len(r.counts), r.traps, strings.Join(refused, ", "),
+		len(r.sites), r.windows, r.hits, len(r.counts), r.traps, strings.Join(refused, ", "),
 		r.planning.Round(time.Millisecond), r.placing.Round(time.Millisecond), r.arming.Round(time.Millisecond), r.running.Round(time.Millisecond))
 }

@@ -17,7 +17,7 @@ struct state {
 	uint64_t vector[8];
 };
 
-#define CELLS 256
+#define CELLS 128
 #define STACK 64
 static uint64_t cells[CELLS] __attribute__((aligned(64)));       /* what operands refer to */
 static uint64_t other_stack[STACK] __attribute__((aligned(64))); /* for a case that changes stacks */
@@ -247,18 +247,19 @@ static void fill(struct state *s, uint32_t *random)
 	for (int i = 0; i < 16; i++)
 		s->gpr[i] = next_random(random) % 2 ? random64(random) : next_random(random) % 16;
 	s->gpr[1] = next_random(random) % 3 ? next_random(random) % 64 : 0;       /* rcx: a count */
-	s->gpr[6] = (uint64_t)&cells[CELLS / 2 + next_random(random) % 16];       /* rsi, rdi: addresses */
-	s->gpr[7] = (uint64_t)&cells[CELLS / 2 + 32 + next_random(random) % 16];
+	s->gpr[6] = (uint64_t)&cells[CELLS / 2 + next_random(random) % 8];        /* rsi, rdi: addresses */
+	s->gpr[7] = (uint64_t)&cells[CELLS / 2 + 24 + next_random(random) % 8];
 	s->gpr[4] = 0;
 	s->flags = 0x202 | (next_random(random) & FLAGS);
 	for (int i = 0; i < 8; i++)
 		s->vector[i] = random64(random);
 }
 
-static void fill_cells(uint32_t random)
+/* In few instructions: somebody may single-step us. */
+static void fill_cells(uint64_t random)
 {
 	for (int i = 0; i < CELLS; i++)
-		cells[i] = random64(&random);
+		cells[i] = random = random * 6364136223846793005 + 1442695040888963407;
 	memset(other_stack, 0, sizeof other_stack);
 	((uint32_t *)cells)[1] = 0x1f80; /* a valid mxcsr, and a float */
 	((uint16_t *)cells)[1] = 0x37f;  /* a valid x87 control word */
