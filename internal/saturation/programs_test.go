@@ -18,10 +18,11 @@ import (
 
 // The programs, with small tasks of which they show all results.
 
+var mathLibrary = testkit.Flags{"-Wl,--no-as-needed", "-lm"}
+
 // ours are the programs of testdata/targets that end by themselves.
 func ours(t *testing.T) []*program {
-	libm := testkit.Flags{"-Wl,--no-as-needed", "-lm"}
-	throws, mathematics := testkit.Compile(t, "throws.cpp"), testkit.Compile(t, "mathematics.c", libm)
+	throws, mathematics := testkit.Compile(t, "throws.cpp"), testkit.Compile(t, "mathematics.c", mathLibrary)
 	all := []*program{
 		{name: "throws", argv: []string{throws, "50"}, modules: []string{"throws*", "libstdc++.so*", "libgcc_s.so*"}},
 		{name: "mathematics", argv: []string{mathematics}, modules: []string{"mathematics*", "libm.so*"}},
