@@ -35,7 +35,8 @@ const (
 	patience  = 100 * time.Millisecond // before an idle thread is taken
 	idleTime  = 5 * time.Second        // for which a process that was found idle is taken to be so
 	pickTime  = 3 * time.Second        // before there is none
-	pickStop  = 10 * time.Millisecond  // for one thread to stop
+	pickStop  = 10 * time.Millisecond  // for one thread to stop, at first; twice as long in each round
+	stopMost  = 500 * time.Millisecond // but at most: it may wait for a processor, on a busy machine
 	pickFirst = 64                     // threads tried in a round
 )
 
@@ -46,7 +47,7 @@ func (g *Group) pick(ctx context.Context, check func(*Thread) error) (*picked, e
 	if g.over != nil {
 		return nil, g.over
 	}
-	p := &picker{g: g, check: check}
+	p := &picker{g: g, check: check, stop: pickStop}
 	if g.mode == modeHold {
 		return p.amongStopped()
 	}
@@ -69,6 +70,7 @@ func (g *Group) pick(ctx context.Context, check func(*Thread) error) (*picked, e
 		if time.Since(started) > pickTime || deadlineBefore(ctx, wait) {
 			return nil, p.none()
 		}
+		p.stop = min(2*p.stop, stopMost)
 		g.runFor(ctx, wait)
 		if g.over != nil {
 			return nil, g.over
@@ -80,9 +82,10 @@ type picker struct {
 	g     *Group
 	check func(*Thread) error
 
-	why    string // the last thread could not be used
-	fatal  error  // a refusal that another thread might not give
-	killed bool   // a thread was killed while it was stopped
+	stop   time.Duration // how long one thread is waited for
+	why    string        // the last thread could not be used
+	fatal  error         // a refusal that another thread might not give
+	killed bool          // a thread was killed while it was stopped
 
 	assessed, refused int // threads in this round
 }
@@ -160,7 +163,7 @@ func (p *picker) round(ctx context.Context, takeIdle bool) (*picked, error) {
 
 // await waits for a held thread's stop.
 func (p *picker) await(th *Thread) {
-	until := time.Now().Add(pickStop)
+	until := time.Now().Add(p.stop)
 	for nap := minNap; th.state == stateRunning && time.Now().Before(until); nap = min(2*nap, maxNap) {
 		p.g.t.pump()
 		if th.state == stateRunning {
