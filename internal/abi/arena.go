@@ -70,10 +70,13 @@ const (
 // Offsets in a ring record, in bytes. Records are 8-byte aligned and may wrap.
 const (
 	RecSize    = 0 // u32: size of the whole record in bytes, a multiple of 8
-	RecFlags   = 4 // u32: zero
+	RecFlags   = 4 // u32: number of the map plus one, or 0; bytes at the end that are no payload << 16
 	RecTSC     = 8 // u64: rdtsc when the record was reserved
 	RecPayload = 16
 )
+
+// MaxRecord is the largest record, in bytes.
+const MaxRecord = 4096
 
 // HashMul spreads keys and thread pointers: position = (x * HashMul) >> (64-bits).
 // It is 2^64 divided by the golden ratio (Knuth, TAOCP 6.4).

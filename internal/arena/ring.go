@@ -12,15 +12,13 @@ import (
 type Record struct {
 	TSC     uint64 // when it was reserved, in ticks of the time stamp counter
 	Slot    int
+	Map     int    // the map that it was written to, -1 for the script's own events
 	Payload []byte // the tracer's own copy
 }
 
 // ringState is where the tracer is in a ring. The copy of the tail in the arena
 // only tells the producer how much room there is.
 type ringState struct{ tail uint64 }
-
-// maxRecord is the largest record that a program can write, in bytes.
-const maxRecord = 4096
 
 // Drain takes everything out of the rings and returns, in the order of their
 // time stamps, the records that are older than the newest one of the drain
@@ -69,14 +67,16 @@ func (a *Arena) record(base, pos, avail uint64, slot int) (uint64, bool) {
 	if avail > a.layout.RingSize || avail < abi.RecPayload {
 		return 0, false
 	}
-	size := uint64(uint32(a.ringWord(base, pos+abi.RecSize)))
-	if size%8 != 0 || size < abi.RecPayload || size > min(avail, maxRecord) {
+	header := a.ringWord(base, pos+abi.RecSize)
+	size, number, pad := uint64(uint32(header)), int(uint16(header>>32)), header>>48
+	if size%8 != 0 || size < abi.RecPayload || size > min(avail, abi.MaxRecord) || pad > min(7, size-abi.RecPayload) || number > len(a.layout.Maps) {
 		return 0, false
 	}
-	rec := Record{TSC: a.ringWord(base, pos+abi.RecTSC), Slot: slot, Payload: make([]byte, size-abi.RecPayload)}
+	rec := Record{TSC: a.ringWord(base, pos+abi.RecTSC), Slot: slot, Map: number - 1, Payload: make([]byte, size-abi.RecPayload)}
 	for i := uint64(0); i < uint64(len(rec.Payload)); i += 8 {
 		putWord(rec.Payload[i:], a.ringWord(base, pos+abi.RecPayload+i))
 	}
+	rec.Payload = rec.Payload[:len(rec.Payload)-int(pad)]
 	a.seen = max(a.seen, rec.TSC)
 	a.queue = append(a.queue, rec)
 	return size, true

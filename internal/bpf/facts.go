@@ -17,7 +17,31 @@ type Facts struct {
 	before []*Known
 	result []Value
 	branch []Branch
+
+	records map[int]Reserved
+	reserve []int // bytes of each function's records
 }
+
+// Reserved is a record that an instruction reserves. A function keeps its
+// records below its stack until they are submitted.
+type Reserved struct {
+	Map  int
+	Size int
+	At   Value // the pointer to it
+}
+
+// Record finds the record that a pointer points to.
+func (f *Facts) Record(p Value) (Reserved, bool) {
+	for _, r := range f.records {
+		if r.At == p {
+			return r, true
+		}
+	}
+	return Reserved{}, false
+}
+
+// Reserve is how many bytes function fn needs below its stack for records.
+func (f *Facts) Reserve(fn int) int { return f.reserve[fn] }
 
 // Before is what is known before instruction i, nil if it is never reached.
 func (f *Facts) Before(i int) *Known { return f.before[i] }
@@ -118,7 +142,8 @@ func (k *Known) merge(o *Known, at int) bool {
 // stack; a compiler that leaves no such pointer need not say so.
 func Analyse(code *Code, layout *abi.Layout, escapes bool) *Facts {
 	n := len(code.Insns)
-	f := &Facts{slices.Clone(code.Insns), make([]*Known, n), make([]Value, n), make([]Branch, n)}
+	f := &Facts{Insns: slices.Clone(code.Insns), before: make([]*Known, n), result: make([]Value, n), branch: make([]Branch, n),
+		records: map[int]Reserved{}, reserve: make([]int, len(code.Funcs))}
 	a := &analyser{Facts: f, code: code, layout: layout, escapes: escapes, params: make([]*[6]Value, len(code.Funcs)), ways: code.ways()}
 	main := &Known{}
 	main.Regs[asm.R1] = Value{Kind: Context}

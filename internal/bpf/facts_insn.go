@@ -4,6 +4,8 @@ import (
 	"math"
 
 	"github.com/cilium/ebpf/asm"
+
+	"trapless/internal/abi"
 )
 
 // refValue is a reference to a map or to the ring.
@@ -127,6 +129,8 @@ func (a *analyser) helper(id asm.BuiltinFunc) {
 	switch id {
 	case HelperGetCurrentPidTgid:
 		result = Value{Kind: PidTgid}
+	case asm.FnRingbufReserve:
+		result = a.record()
 	case HelperMapCell, asm.FnMapLookupElem:
 		result = a.cell()
 	}
@@ -157,6 +161,24 @@ func (k *Known) forgetBytes(pos, size int) {
 	for u := max(0, pos/4); u <= min(units-1, (pos+size-1)/4); u++ {
 		k.forget(u)
 	}
+}
+
+// record is what ringbuf_reserve returns: always a record, for its place is in
+// the function's own frame. What does not fit the ring is dropped, and counted,
+// when it is submitted.
+func (a *analyser) record() Value {
+	ring, size := a.reg(asm.R1), a.reg(asm.R2)
+	if r, ok := a.records[a.at]; ok {
+		return r.At
+	}
+	if ring.Kind != MapRef || !size.Known || size.Const == 0 || size.Const > abi.MaxRecord {
+		return a.some()
+	}
+	f := &a.code.Funcs[a.fn]
+	a.reserve[a.fn] += int(size.Const+7) &^ 7
+	at := Value{Kind: Stack, Func: int32(a.fn), Off: -int32((f.Stack+7)&^7 + a.reserve[a.fn])}
+	a.records[a.at] = Reserved{int(ring.Map), int(size.Const), at}
+	return at
 }
 
 // cell is what HelperMapCell or map_lookup_elem returns.

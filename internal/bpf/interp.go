@@ -50,6 +50,9 @@ type Machine struct {
 	// Event takes an event, which it must not keep, and reports whether there
 	// was room for it. Without it, events are dropped.
 	Event func(payload []byte) bool
+
+	// MapEvent is the same for a record that goes to a map.
+	MapEvent func(m int, payload []byte) bool
 }
 
 // Errors that helpers return to programs (include/uapi/asm-generic/errno-base.h).
@@ -66,6 +69,14 @@ type run struct {
 	frames []*frame
 	fuel   int
 	at     int
+
+	records []record // that are or were held
+}
+
+// record is memory that ringbuf_reserve returned, nil when it was given back.
+type record struct {
+	ring int
+	data []byte
 }
 
 // frame is an active function.

@@ -43,7 +43,16 @@ func (x *run) helper(h *Helper) (uint64, error) {
 	case HelperMapCell:
 		return x.mapCell()
 	case HelperRingbufOutput:
-		return x.ringOutput()
+		if x.r[asm.R1] == mapRef(ringNumber) {
+			return x.ringOutput()
+		}
+		return x.output(asm.R1, asm.R2, asm.R3)
+	case asm.FnPerfEventOutput:
+		return x.output(asm.R2, asm.R4, asm.R5)
+	case asm.FnRingbufReserve:
+		return x.reserve()
+	case asm.FnRingbufSubmit, asm.FnRingbufDiscard:
+		return 0, x.submit(h.ID == asm.FnRingbufSubmit)
 	}
 	panic("BUG: bpf: a helper of the table is not implemented: " + h.Name)
 }

@@ -18,6 +18,7 @@ const (
 	stackAddr    = 3 << 40 // frames, frameStride apart
 	mapRefAddr   = 4 << 40
 	funcRefAddr  = 5 << 40
+	recordAddr   = 6 << 40  // records, frameStride apart
 	valueAddr    = 16 << 40 // map m's values begin at (16+m) << 40
 	frameStride  = 1 << 20
 	spaceShift   = 40
@@ -47,6 +48,10 @@ func (x *run) bytes(addr uint64, size int, write bool) ([]byte, error) {
 	switch space := addr >> spaceShift; {
 	case space == stackAddr>>spaceShift:
 		return x.stackBytes(addr, size, write)
+	case space == recordAddr>>spaceShift:
+		if n := (addr - recordAddr) / frameStride; n < uint64(len(x.records)) {
+			mem = tail(x.records[n].data, (addr-recordAddr)%frameStride)
+		}
 	case space == memoryAddr>>spaceShift:
 		mem = tail(x.mem, addr-memoryAddr)
 	case space >= valueAddr>>spaceShift && space-valueAddr>>spaceShift < uint64(len(x.code.Maps)):

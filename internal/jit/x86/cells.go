@@ -295,11 +295,7 @@ func (g *generator) longCell(o *op) {
 func (g *generator) ringOutput(o *op) {
 	d, t := g.r(bpfasm.R0), g.v(temp1)
 	if g.shared {
-		m := g.global(abi.HdrMisses)
-		g.Lock()
-		g.IncM(8, m)
-		fail := int64(errAgain)
-		g.MovRI(d, uint64(fail))
+		g.countShared(d)
 		return
 	}
 	sp := g.enterCall(3)

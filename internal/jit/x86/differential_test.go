@@ -30,6 +30,15 @@ func newModel(h *harness) *model {
 		m.events = append(m.events, bytes.Clone(payload))
 		return true
 	}
+	m.MapEvent = func(n int, payload []byte) bool {
+		if size := (len(payload) + 7) &^ 7; m.Slot == abi.SlotShared || size+abi.RecPayload > m.free {
+			return false
+		} else {
+			m.free -= size + abi.RecPayload
+		}
+		m.events = append(m.events, toMap(n, payload))
+		return true
+	}
 	return m
 }
 
@@ -65,6 +74,9 @@ func (h *harness) compare(m *model) error {
 	}
 }
 
+// toMap marks the payload of a record that goes to a map.
+func toMap(m int, payload []byte) []byte { return fmt.Append(bytes.Clone(payload), " to map ", m) }
+
 // consume takes the records out of a slot's ring.
 func (h *harness) consume(slot int) ([][]byte, error) {
 	l, base := h.env.Layout, h.slotBase(slot)
@@ -78,7 +90,8 @@ func (h *harness) consume(slot int) ([][]byte, error) {
 			return h.arena[at : at+8]
 		}
 		copy(rec, word(0))
-		size := binary.LittleEndian.Uint64(rec)
+		header := binary.LittleEndian.Uint64(rec)
+		size, number, pad := uint64(uint32(header)), uint16(header>>32), int(header>>48)
 		tsc := binary.LittleEndian.Uint64(word(abi.RecTSC))
 		if size%8 != 0 || size <= abi.RecPayload || size > head-tail || tsc <= last {
 			return nil, fmt.Errorf("record of %d bytes at %d of %d, time %d after %d", size, tail, head, tsc, last)
@@ -87,6 +100,10 @@ func (h *harness) consume(slot int) ([][]byte, error) {
 		var payload []byte
 		for i := uint64(abi.RecPayload); i < size; i += 8 {
 			payload = append(payload, word(i)...)
+		}
+		payload = payload[:len(payload)-pad]
+		if number != 0 {
+			payload = toMap(int(number)-1, payload)
 		}
 		out = append(out, payload)
 		tail += size

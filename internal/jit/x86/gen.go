@@ -268,7 +268,16 @@ func (g *generator) op(i int) {
 		case bpf.HelperMapCell:
 			g.mapCell(o)
 		case bpf.HelperRingbufOutput:
-			g.ringOutput(o)
+			if o.val(bpfasm.R1).Kind == bpf.RingRef {
+				g.ringOutput(o)
+			} else {
+				g.output(o, bpfasm.R1, bpfasm.R2, bpfasm.R3)
+			}
+		case bpfasm.FnPerfEventOutput:
+			g.output(o, bpfasm.R2, bpfasm.R4, bpfasm.R5)
+		case bpfasm.FnRingbufSubmit:
+			g.submit(o)
+		case bpfasm.FnRingbufDiscard:
 		default:
 			g.helper(o)
 		}

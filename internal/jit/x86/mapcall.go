@@ -15,7 +15,8 @@ import (
 // only for programs that call such.
 func isRoutine(h bpfasm.BuiltinFunc) bool {
 	switch h {
-	case bpfasm.FnMapLookupElem, bpfasm.FnMapUpdateElem, bpfasm.FnMapDeleteElem, bpfasm.FnGetSmpProcessorId, bpfasm.FnGetPrandomU32:
+	case bpfasm.FnMapLookupElem, bpfasm.FnMapUpdateElem, bpfasm.FnMapDeleteElem, bpfasm.FnGetSmpProcessorId, bpfasm.FnGetPrandomU32,
+		bpfasm.FnRingbufSubmit, bpfasm.FnPerfEventOutput:
 		return true
 	case bpf.HelperGetCurrentPidTgid:
 		return false // the process needs none

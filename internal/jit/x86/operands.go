@@ -23,7 +23,8 @@ func (o *op) inFrame() error {
 	default:
 		return nil
 	}
-	if p := o.val(r); p.Kind == bpf.Stack && (p.Off+in.Off < -bpf.StackSize || p.Off+in.Off > -int32(in.Size)) {
+	const records = 1 << 20 // lie below the stack
+	if p := o.val(r); p.Kind == bpf.Stack && (p.Off+in.Off < -records || p.Off+in.Off > -int32(in.Size)) {
 		return o.fail("the access is outside the stack")
 	}
 	return nil
@@ -223,14 +224,8 @@ func (u *unit) callOperands(o *op) error {
 		o.defs, o.uses, o.across = reg(bpfasm.R0), 0x3e, asm.Regs(asm.RAX, asm.RCX, asm.RDX, asm.RSI, asm.RDI, asm.R10, asm.R11)
 	case bpf.HelperExit:
 		o.temps = vars(temp1)
-	case bpf.HelperRingbufOutput:
-		o.uses, o.defs, o.temps = vars(slotVar), reg(bpfasm.R0), vars(temp1)
-		if o.val(bpfasm.R2).Kind != bpf.Stack || !o.val(bpfasm.R3).Known {
-			return o.fail("the event does not lie at a known place of the stack")
-		}
-		if o.val(bpfasm.R1).Kind != bpf.RingRef || o.val(bpfasm.R3).Const == 0 || o.val(bpfasm.R3).Const%8 != 0 {
-			return o.fail("the event does not consist of words, or does not go to the session's ring")
-		}
+	case bpf.HelperRingbufOutput, bpfasm.FnRingbufReserve, bpfasm.FnRingbufSubmit, bpfasm.FnRingbufDiscard, bpfasm.FnPerfEventOutput:
+		return u.ringOperands(o)
 	case bpf.HelperMapCell:
 		if o.val(bpfasm.R1).Kind != bpf.MapRef {
 			return o.fail("the map is not the same on every path")

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"testing"
 
 	bpfasm "github.com/cilium/ebpf/asm"
@@ -440,5 +441,31 @@ func TestFunctionThatNeverReturns(t *testing.T) {
 		if n := h.word(abi.HdrMisses); n != 1 || h.sum(mapCount) != 1 {
 			t.Errorf("%d runs were missed, the other program counted %d", n, h.sum(mapCount))
 		}
+	}
+}
+
+func TestEmitRefusesLargeFrames(t *testing.T) {
+	h := newHarness(t, arenaNear, testConfig)
+	var insns bpfasm.Instructions
+	for f := range 3 { // each passes a part of its stack on
+		insns = append(insns, bpfasm.FnKtimeGetNs.Call().WithSymbol(fmt.Sprint("f", f)))
+		for off := int16(-480); off < 0; off += 8 {
+			insns = append(insns, bpfasm.StoreMem(bpfasm.R10, off, bpfasm.R0, bpfasm.DWord))
+		}
+		insns = append(insns, bpfasm.Mov.Reg(bpfasm.R1, bpfasm.R10), bpfasm.Add.Imm(bpfasm.R1, -480))
+		if f < 2 {
+			insns = append(insns, bpfasm.Call.Label(fmt.Sprint("f", f+1)))
+		}
+		for off := int16(-480); off < 0; off += 8 {
+			insns = append(insns, bpfasm.LoadMem(bpfasm.R2, bpfasm.R10, off, bpfasm.DWord), bpfasm.Add.Reg(bpfasm.R0, bpfasm.R2))
+		}
+		insns = append(insns, bpfasm.Return())
+	}
+	v, err := bpf.Trust(&bpf.Program{Name: "deep", Insns: insns, Maps: testMaps})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Emit(asm.New(entryBase), []*bpf.Verified{v}, busySite, h.env); err == nil || !strings.Contains(err.Error(), "bytes of the stack") {
+		t.Errorf("compiled: %v", err)
 	}
 }

@@ -26,6 +26,7 @@ type Runtime struct {
 	// When Env.Helpers is set:
 	cpu     abi.Addr // () number of the processor
 	random  abi.Addr // () 32 bits
+	output  abi.Addr // (address of the data, size, slot, map number plus one) 0 or an error; only with rings
 	maps    []mapRoutines
 	helpers map[bpfasm.BuiltinFunc]compiled
 }
@@ -57,7 +58,7 @@ func NewRuntime(base abi.Addr, env *Env) ([]byte, *Runtime, error) {
 	r.clock()
 	if env.Layout.RingSize != 0 {
 		rt.ring = r.begin()
-		r.ring()
+		r.ring(false)
 	}
 	if env.Helpers {
 		var err error
@@ -72,6 +73,10 @@ func NewRuntime(base abi.Addr, env *Env) ([]byte, *Runtime, error) {
 		r.cpu()
 		rt.random = r.begin()
 		r.random()
+		if env.Layout.RingSize != 0 {
+			rt.output = r.begin()
+			r.ring(true)
+		}
 	}
 	code, err := a.Bytes()
 	if err != nil {
@@ -420,14 +425,25 @@ func (r *assembler) newNode(ml *abi.MapLayout, drop asm.Label) {
 // In a child that was forked in the meantime the gate is closed, and the
 // parent's ring is left alone.
 //
-//	rdi slot, rsi data, rcx bytes left, r8 head, r9 record size, r10 the ring
-func (r *assembler) ring() {
+// Records of a map have any size and bear its number.
+//
+//	rdi slot, rsi data, rcx bytes left, r8 head, r9 record size, r10 the ring,
+//	r11 the record's flags
+func (r *assembler) ring(ofMap bool) {
 	l := r.env.Layout
-	r.save(asm.RAX, asm.RCX, asm.RDX, asm.RSI, asm.RDI, asm.R8, asm.R9, asm.R10)
+	saved := []asm.Reg{asm.RAX, asm.RCX, asm.RDX, asm.RSI, asm.RDI, asm.R8, asm.R9, asm.R10}
+	if ofMap {
+		saved = append(saved, asm.R11)
+	}
+	r.save(saved...)
 	busy, full, done, out := r.NewLabel(), r.NewLabel(), r.NewLabel(), r.NewLabel()
 	r.Load(8, asm.RSI, r.arg(0))
 	r.Load(8, asm.RCX, r.arg(1))
 	r.Load(8, asm.RDI, r.arg(2))
+	tooBig := r.NewLabel()
+	if ofMap {
+		r.roundSize(tooBig)
+	}
 	r.OpMI(asm.Cmp, 8, asm.At(asm.RDI, abi.SlotClaim), 0)
 	r.Jcc(asm.NE, busy)
 	r.Store(8, asm.At(asm.RDI, abi.SlotClaim), asm.RSP)
@@ -439,6 +455,9 @@ func (r *assembler) ring() {
 	r.Jcc(asm.B, full)
 	r.OpRI(asm.Cmp, 8, asm.RAX, int32(l.RingSize))
 	r.Jcc(asm.A, full)
+	if ofMap {
+		r.OpRR(asm.Or, 8, asm.R9, asm.R11)
+	}
 	r.record()
 	r.zero(asm.RAX)
 	r.OpMI(asm.Cmp, 1, asm.Abs(r.env.Gate), 0)
@@ -461,6 +480,30 @@ func (r *assembler) ring() {
 	r.IncM(8, asm.At(asm.RDI, abi.SlotMisses))
 	r.MovRI(asm.RAX, uint64(fail))
 	r.Jmp(out)
+	if ofMap {
+		r.Bind(tooBig)
+		fail = errTooBig
+		r.MovRI(asm.RAX, uint64(fail))
+		r.Jmp(out)
+	}
+}
+
+const errTooBig = -7 // -E2BIG
+
+// roundSize checks the size in RCX, rounds it up to whole words, and leaves the
+// record's flags in the upper half of R11. The words may reach up to 7 bytes
+// behind the data, into the frame or the place of the value where these lie.
+func (r *assembler) roundSize(tooBig asm.Label) {
+	r.Lea(asm.RAX, asm.At(asm.RCX, -1))
+	r.OpRI(asm.Cmp, 8, asm.RAX, abi.MaxRecord-abi.RecPayload)
+	r.Jcc(asm.AE, tooBig)
+	r.MovRR(8, asm.R11, asm.RCX)
+	r.Neg(8, asm.R11)
+	r.OpRI(asm.And, 8, asm.R11, 7)
+	r.OpRR(asm.Add, 8, asm.RCX, asm.R11)
+	r.ShiftI(asm.Shl, 8, asm.R11, 16)
+	r.OpRM(asm.Or, 8, asm.R11, r.arg(3))
+	r.ShiftI(asm.Shl, 8, asm.R11, 32)
 }
 
 // record writes a record from the head in R8 on.
@@ -469,7 +512,7 @@ func (r *assembler) record() {
 	r.Rdtsc()
 	r.ShiftI(asm.Shl, 8, asm.RDX, 32)
 	r.OpRR(asm.Or, 8, asm.RAX, asm.RDX)
-	r.put(asm.R9) // the size, and no flags
+	r.put(asm.R9) // the size and the flags
 	r.put(asm.RAX)
 	again := r.NewLabel()
 	r.Bind(again)

@@ -38,17 +38,25 @@ type byteSet [bpf.StackSize / 64]uint64
 
 func (s *byteSet) add(off int32, size int) {
 	for i := int(off) + bpf.StackSize; size > 0; i, size = i+1, size-1 {
-		s[i/64] |= 1 << (i % 64)
+		if i >= 0 { // what lies below are records, of which no track is kept
+			s[i/64] |= 1 << (i % 64)
+		}
 	}
 }
 
 func (s *byteSet) del(off int32, size int) {
+	if off < -bpf.StackSize {
+		return
+	}
 	for i := int(off) + bpf.StackSize; size > 0; i, size = i+1, size-1 {
 		s[i/64] &^= 1 << (i % 64)
 	}
 }
 
 func (s *byteSet) intersects(off int32, size int) bool {
+	if off < -bpf.StackSize {
+		return true // a record, of which no track is kept
+	}
 	for i := int(off) + bpf.StackSize; size > 0; i, size = i+1, size-1 {
 		if s[i/64]>>(i%64)&1 != 0 {
 			return true
@@ -208,11 +216,17 @@ func (u *unit) main(n int, site Site) {
 	f := &code.Funcs[0]
 	p.funcs = make([]int, len(code.Funcs))
 	p.next = len(u.ops) + f.End
-	u.funcs[0].stack = max(u.funcs[0].stack, f.Stack)
+	u.funcs[0].stack = max(u.funcs[0].stack, stackOf(p, 0))
 	if site.Gates != nil {
 		u.ops[p.base].target = p.next
 	}
 	u.addInsns(n, 0, f)
+}
+
+// stackOf is how many bytes below its r10 a function of a program may access,
+// with its records.
+func stackOf(p *program, fn int) int {
+	return (p.Code().Funcs[fn].Stack+7)&^7 + p.facts.Reserve(fn)
 }
 
 // functions adds the functions of a program that are called.
@@ -222,7 +236,7 @@ func (u *unit) functions(n int) {
 	for k := 1; k < len(code.Funcs); k++ {
 		if f := &code.Funcs[k]; p.facts.Before(f.Start) != nil {
 			p.funcs[k] = len(u.funcs)
-			u.funcs = append(u.funcs, function{first: len(u.ops), stack: f.Stack})
+			u.funcs = append(u.funcs, function{first: len(u.ops), stack: stackOf(p, k)})
 			u.addInsns(n, p.funcs[k], f)
 			u.funcs[p.funcs[k]].end = len(u.ops)
 		}
@@ -485,7 +499,7 @@ func (u *unit) hasEffect(o *op, stackOut *byteSet) bool {
 	case bpf.CallHelper:
 		switch o.in.Helper() {
 		case bpf.HelperGetCurrentPidTgid, bpfasm.FnKtimeGetNs, bpfasm.FnKtimeGetCoarseNs, bpfasm.FnGetSmpProcessorId,
-			bpfasm.FnGetPrandomU32, bpfasm.FnGetFuncIp, bpfasm.FnGetAttachCookie:
+			bpfasm.FnGetPrandomU32, bpfasm.FnGetFuncIp, bpfasm.FnGetAttachCookie, bpfasm.FnRingbufReserve, bpfasm.FnRingbufDiscard:
 		case bpf.HelperMapCell:
 			// A hash enters the key.
 			if o.key.ml.IsHash() || o.target >= 0 {
@@ -549,6 +563,10 @@ func (u *unit) reads(o *op, f func(p bpf.Value, size int)) {
 			f(p, o.key.ml.ValueSize)
 		case bpf.ArgRead, bpf.ArgReadOrNull:
 			f(p, o.sizeArg(i+1, p))
+		case bpf.ArgRecord:
+			if r, ok := u.record(o); ok {
+				f(p, r.Size)
+			}
 		}
 	})
 }

@@ -163,15 +163,24 @@ func generate(a *asm.Asm, progs []*bpf.Verified, site Site, env *Env) (*generato
 	}
 	g := &generator{Asm: a, unit: u, site: site, env: env, alloc: al}
 	g.frame = layoutFrame(u, g.alloc, site)
+	if size := g.frame.deepest; size > MaxFrame && !u.routine {
+		return nil, fmt.Errorf("%w: the programs need %d bytes of the stack; a probe may use %d", ErrCompile, size, MaxFrame)
+	}
 	g.detour()
 	return g, nil
 }
+
+// MaxFrame is how much of the target's stack programs may use, in bytes, with
+// the red zone: who writes C expects to have a few kilobytes left.
+const MaxFrame = 1024 + redZone
 
 // NeedsHelpers reports whether a program calls helpers that are routines of the
 // runtime.
 func NeedsHelpers(p *bpf.Verified) bool {
 	for i, in := range p.Code().Insns {
 		switch {
+		case isCall(&in, bpf.HelperRingbufOutput) && outputsToMap(p):
+			return true
 		case in.Kind == bpf.CallReg, in.Kind == bpf.CallHelper && isRoutine(in.Helper()):
 			return true
 		case isCall(&in, bpf.HelperGetCurrentPidTgid) && !shiftsTid(&p.Code().Insns[i+1]):
@@ -227,7 +236,18 @@ func checkEnv(progs []*bpf.Verified, env *Env) error {
 
 func usesRing(p *bpf.Verified) bool {
 	for _, in := range p.Code().Insns {
-		if isCall(&in, bpf.HelperRingbufOutput) {
+		if isCall(&in, bpf.HelperRingbufOutput) || isCall(&in, bpfasm.FnRingbufSubmit) || isCall(&in, bpfasm.FnPerfEventOutput) {
+			return true
+		}
+	}
+	return false
+}
+
+// outputsToMap reports whether an instruction is a ringbuf_output to a map, as
+// far as can be seen: the reference comes from a map, not from the script's ring.
+func outputsToMap(p *bpf.Verified) bool {
+	for _, m := range p.Code().Maps {
+		if m.IsRing() {
 			return true
 		}
 	}

@@ -1,0 +1,100 @@
+package x86
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+
+	bpfasm "github.com/cilium/ebpf/asm"
+
+	"trapless/internal/abi"
+	"trapless/internal/bpf"
+)
+
+var recordMaps = []abi.MapSpec{
+	{Name: "a", Kind: abi.RingBuf},
+	{Name: "perf", Kind: abi.PerfEventArray, KeySize: 4, ValueSize: 4},
+	{Name: "values", Kind: abi.Array, KeySize: 4, ValueSize: 29, MaxEntries: 2},
+	{Name: "b", Kind: abi.RingBuf},
+}
+
+// records makes a program of a few records: reserved and filled, or written
+// from the stack or a value, of sizes known and not.
+func records(r *rand.Rand) *bpf.Program {
+	var insns bpfasm.Instructions
+	add := func(in ...bpfasm.Instruction) { insns = append(insns, in...) }
+	add(bpfasm.Mov.Reg(bpfasm.R6, bpfasm.R1), bpfasm.Mov.Imm(bpfasm.R9, 0))
+	for off := int16(-64); off < 0; off += 8 {
+		add(bpfasm.Instruction{OpCode: bpfasm.StoreImmOp(bpfasm.DWord), Dst: bpfasm.R10, Offset: off, Constant: int64(r.Uint32() >> 1)})
+	}
+	ring := func() int { return 3 * r.IntN(2) }
+	for i := range 1 + r.IntN(5) {
+		switch r.IntN(4) {
+		case 0:
+			size := 1 + r.IntN(40)
+			add(bpf.LoadMap(bpfasm.R1, ring()), bpfasm.Mov.Imm(bpfasm.R2, int32(size)), bpfasm.Mov.Imm(bpfasm.R3, 0),
+				bpfasm.FnRingbufReserve.Call(), bpfasm.JEq.Imm(bpfasm.R0, 0, fmt.Sprint("no", i)), bpfasm.Mov.Reg(bpfasm.R7, bpfasm.R0))
+			for b := range size {
+				add(bpfasm.StoreImm(bpfasm.R7, int16(b), int64(r.IntN(256)), bpfasm.Byte))
+			}
+			if r.IntN(2) == 0 {
+				add(bpfasm.LoadMem(bpfasm.R8, bpfasm.R6, bpf.PtRegsDI, bpfasm.DWord), bpfasm.StoreMem(bpfasm.R7, 0, bpfasm.R8, bpfasm.Byte))
+			}
+			add(bpfasm.Mov.Reg(bpfasm.R1, bpfasm.R7), bpfasm.Mov.Imm(bpfasm.R2, 0),
+				[]bpfasm.BuiltinFunc{bpfasm.FnRingbufSubmit, bpfasm.FnRingbufSubmit, bpfasm.FnRingbufDiscard}[r.IntN(3)].Call())
+			add(bpfasm.Mov.Imm(bpfasm.R7, 1).WithSymbol(fmt.Sprint("no", i)))
+		case 1:
+			add(bpf.LoadMap(bpfasm.R1, ring()), bpfasm.Mov.Reg(bpfasm.R2, bpfasm.R10), bpfasm.Add.Imm(bpfasm.R2, -64),
+				bpfasm.Mov.Imm(bpfasm.R3, int32(1+r.IntN(64))), bpfasm.Mov.Imm(bpfasm.R4, 0), bpfasm.FnRingbufOutput.Call(), bpfasm.Add.Reg(bpfasm.R9, bpfasm.R0))
+		case 2: // a size that only the run knows
+			add(bpfasm.LoadMem(bpfasm.R5, bpfasm.R6, bpf.PtRegsSI, bpfasm.DWord), bpfasm.And.Imm(bpfasm.R5, 31), bpfasm.Add.Imm(bpfasm.R5, 1), bpfasm.Mov.Reg(bpfasm.R1, bpfasm.R6),
+				bpf.LoadMap(bpfasm.R2, 1), bpfasm.LoadImm(bpfasm.R3, 0xffffffff, bpfasm.DWord), bpfasm.Mov.Reg(bpfasm.R4, bpfasm.R10), bpfasm.Add.Imm(bpfasm.R4, -64),
+				bpfasm.FnPerfEventOutput.Call(), bpfasm.Add.Reg(bpfasm.R9, bpfasm.R0))
+		case 3:
+			add(bpfasm.StoreImm(bpfasm.R10, -68, 1, bpfasm.Word), bpf.LoadMap(bpfasm.R1, 2), bpfasm.Mov.Reg(bpfasm.R2, bpfasm.R10), bpfasm.Add.Imm(bpfasm.R2, -68),
+				bpfasm.FnMapLookupElem.Call(), bpfasm.JEq.Imm(bpfasm.R0, 0, fmt.Sprint("none", i)), bpfasm.StoreImm(bpfasm.R0, 3, int64(i), bpfasm.Byte),
+				bpf.LoadMap(bpfasm.R1, ring()), bpfasm.Mov.Reg(bpfasm.R2, bpfasm.R0), bpfasm.Mov.Imm(bpfasm.R3, 29), bpfasm.Mov.Imm(bpfasm.R4, 0),
+				bpfasm.FnRingbufOutput.Call(), bpfasm.Mov.Imm(bpfasm.R1, 0).WithSymbol(fmt.Sprint("none", i)))
+		}
+	}
+	// What the helpers returned is a record too.
+	add(bpfasm.StoreMem(bpfasm.R10, -8, bpfasm.R9, bpfasm.DWord), bpf.LoadMap(bpfasm.R1, 0), bpfasm.Mov.Reg(bpfasm.R2, bpfasm.R10), bpfasm.Add.Imm(bpfasm.R2, -8),
+		bpfasm.Mov.Imm(bpfasm.R3, 8), bpfasm.Mov.Imm(bpfasm.R4, 0), bpfasm.FnRingbufOutput.Call(), bpfasm.Mov.Imm(bpfasm.R0, 0), bpfasm.Return())
+	return &bpf.Program{Name: "records", Insns: insns, Maps: recordMaps}
+}
+
+func TestRecordsCompiledAsInterpreted(t *testing.T) {
+	for _, at := range []abi.Addr{arenaNear, arenaFar} {
+		for _, free := range []int{1, 1 << 20} {
+			h := newHelperHarness(t, at, recordMaps)
+			h.freeEach(free)
+			m := newModel(h)
+			for seed := range uint64(100) {
+				r := rand.New(rand.NewPCG(seed, 10))
+				site := randomSite(r)
+				p := records(r)
+				v := trusted(t, p)
+				h.install(site, v)
+				if err := h.same(m, randomRun(r), site, []*bpf.Verified{v}); err != nil {
+					t.Fatalf("seed %d: %v\n%v", seed, err, p)
+				}
+			}
+		}
+	}
+}
+
+// What is no record is an error, and the ring stays as it was.
+func TestRecordsOfOtherSizes(t *testing.T) {
+	h := newHelperHarness(t, arenaNear, recordMaps)
+	for _, size := range []int32{0, abi.MaxRecord - abi.RecPayload + 1, 1 << 30, -1} {
+		v := trusted(t, &bpf.Program{Name: "size", Input: bpf.Input{Memory: true}, Maps: recordMaps, Insns: bpfasm.Instructions{
+			bpf.LoadMap(bpfasm.R1, 0), bpfasm.Mov.Reg(bpfasm.R2, bpfasm.R10), bpfasm.Mov.Imm(bpfasm.R3, size), bpfasm.Mov.Imm(bpfasm.R4, 0),
+			bpfasm.FnRingbufOutput.Call(), bpfasm.Return()}})
+		if n, err := h.callFunction(v, nil); err != nil || int64(n) != errTooBig {
+			t.Errorf("a record of %d bytes: %d, %v", size, int64(n), err)
+		}
+		if slot := h.slotOf(h.tp); h.word(h.slotBase(slot)+abi.SlotRingHead) != 0 {
+			t.Errorf("a record of %d bytes was written", size)
+		}
+	}
+}

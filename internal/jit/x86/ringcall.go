@@ -1,0 +1,105 @@
+package x86
+
+import (
+	bpfasm "github.com/cilium/ebpf/asm"
+
+	"trapless/internal/abi"
+	asm "trapless/internal/asm/x86"
+	"trapless/internal/bpf"
+)
+
+// ringOperands finds what helpers read that write records.
+func (u *unit) ringOperands(o *op) error {
+	o.defs = reg(bpfasm.R0)
+	switch o.in.Helper() {
+	case bpfasm.FnRingbufReserve:
+		if !o.free() {
+			return o.fail("the ring and the size must be the same on every path")
+		}
+	case bpfasm.FnRingbufDiscard:
+		if _, ok := u.record(o); !ok {
+			return o.fail("the record is not the same on every path")
+		}
+	case bpfasm.FnRingbufSubmit:
+		if _, ok := u.record(o); !ok {
+			return o.fail("the record is not the same on every path")
+		}
+		o.uses, o.temps = vars(slotVar), vars(temp1)
+	case bpf.HelperRingbufOutput:
+		if o.val(bpfasm.R1).Kind == bpf.RingRef {
+			return u.eventOperands(o)
+		}
+		return u.outputOperands(o, bpfasm.R1, bpfasm.R2, bpfasm.R3)
+	case bpfasm.FnPerfEventOutput:
+		return u.outputOperands(o, bpfasm.R2, bpfasm.R4, bpfasm.R5)
+	}
+	return nil
+}
+
+// eventOperands are those of an event of the script's own.
+func (u *unit) eventOperands(o *op) error {
+	o.uses, o.temps = vars(slotVar), vars(temp1)
+	if size := o.val(bpfasm.R3); o.val(bpfasm.R2).Kind != bpf.Stack || !size.Known || size.Const == 0 || size.Const%8 != 0 {
+		return o.fail("the event does not consist of words at a known place of the stack")
+	}
+	return nil
+}
+
+func (u *unit) outputOperands(o *op, ring, data, size bpfasm.Register) error {
+	if o.val(ring).Kind != bpf.MapRef || !u.env.Layout.Maps[o.val(ring).Map].IsRing() {
+		return o.fail("the map is not the same on every path, or takes no records")
+	}
+	o.uses, o.temps = vars(slotVar)|u.pointer(o, data), vars(temp1)
+	if _, ok := immediate(o.val(size), 8); !ok {
+		o.uses |= reg(size)
+	}
+	return nil
+}
+
+// record is the record that r1 points to.
+func (u *unit) record(o *op) (bpf.Reserved, bool) {
+	return u.progs[o.prog].facts.Record(o.val(bpfasm.R1))
+}
+
+// output emits ringbuf_output or perf_event_output to a map.
+func (g *generator) output(o *op, ring, data, size bpfasm.Register) {
+	g.emitRecord(o, int(o.val(ring).Map), func(d asm.Reg) {
+		g.putPointer(o, data, d, 0)
+		g.putNumber(o, size, 1)
+	})
+}
+
+// submit emits ringbuf_submit.
+func (g *generator) submit(o *op) {
+	r, _ := g.record(o)
+	g.emitRecord(o, r.Map, func(d asm.Reg) {
+		g.putPointer(o, bpfasm.R1, d, 0)
+		g.StoreI(8, asm.At(asm.RSP, 8), int32(r.Size))
+	})
+}
+
+// emitRecord calls the runtime for a record of which put passes the address and
+// the size. The shared slot has no ring that only one thread writes to.
+func (g *generator) emitRecord(o *op, ring int, put func(d asm.Reg)) {
+	d := g.r(bpfasm.R0)
+	if g.shared {
+		g.countShared(d)
+		return
+	}
+	sp := g.enterCall(4)
+	put(d)
+	g.Store(8, asm.At(asm.RSP, 16), g.v(slotVar))
+	g.StoreI(8, asm.At(asm.RSP, 24), int32(ring)+1)
+	g.CallAddr(g.env.Runtime.output)
+	g.Load(8, d, asm.At(asm.RSP, 0))
+	g.leaveCall(sp)
+}
+
+// countShared counts a record of a thread without a slot as lost.
+func (g *generator) countShared(d asm.Reg) {
+	m := g.global(abi.HdrMisses)
+	g.Lock()
+	g.IncM(8, m)
+	fail := int64(errAgain)
+	g.MovRI(d, uint64(fail))
+}
