@@ -37,7 +37,7 @@ func (m *Module) Func(fn image.Func) (*plan.Func, error) {
 		return nil, err
 	}
 	f := &plan.Func{Name: fn.Name(), Aliases: fn.Names, Start: m.Bias.Addr(fn.Start), Code: code, Pad: pad, Entry: fn.Entry,
-		ReadOnly: m.constant, Fixed: m.Image.Kind == image.Exec, Go: fn.Go}
+		ReadOnly: m.constant, Fixed: m.Image.Kind == image.Exec, Go: fn.Go, Asm: fn.Asm}
 	for _, inner := range m.Funcs.Inner(fn.Range) {
 		f.Inbound = append(f.Inbound, m.Bias.Addr(inner.Start))
 	}

@@ -22,8 +22,9 @@ _Unwind_Resume __cxa_throw __cxa_rethrow __cxa_bad_cast __cxa_bad_typeid __cxa_t
 __cxa_throw_bad_array_length __cxa_call_unexpected __cxa_call_terminate __cxa_pure_virtual __cxa_deleted_virtual
 __clang_call_terminate _ZSt9terminatev _ZSt10unexpectedv _ZSt21__glibcxx_assert_failPKciS0_S0_
 rust_panic rust_begin_unwind
-runtime.gopanic runtime.throw runtime.fatal runtime.fatalthrow runtime.goPanicIndex runtime.panicdivide
-runtime.panicshift runtime.panicoverflow runtime.panicmem runtime.panicwrap runtime.abort runtime.goexit0 runtime.Goexit
+runtime.gopanic runtime.throw runtime.fatal runtime.fatalthrow runtime.panicdivide runtime.panicshift
+runtime.panicoverflow runtime.panicmem runtime.panicwrap runtime.panicdottypeE runtime.panicdottypeI
+runtime.panicnildottype runtime.panicIndex runtime.panicBounds runtime.abort runtime.goexit0 runtime.Goexit
 | err errx verr verrx error_exit
 `
 
@@ -56,7 +57,7 @@ func endsByName(name string, imported bool) bool {
 // noReturn finds the functions that do not return, by their names and by what
 // compilers leave behind their calls: nothing.
 func (m *Module) noReturn(s *plan.Sweep) ([]abi.Addr, error) {
-	all := slices.Clone(s.Last)
+	all := slices.Clone(s.NoReturn)
 	for _, fn := range m.Funcs.All() {
 		if slices.ContainsFunc(fn.Names, func(n string) bool { return endsByName(n, false) }) {
 			all = append(all, m.Bias.Addr(fn.Start))

@@ -202,4 +202,3 @@ func (s *stepper) plan(cache map[abi.Addr]*planned, at abi.Addr) *planned {
 	cache[start] = &planned{planner.Jumps(), windows}
 	return cache[start]
 }
-

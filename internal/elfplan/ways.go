@@ -45,8 +45,14 @@ func (m *Module) findWays() (*ways, error) {
 		return nil, err
 	}
 	w.complete = w.complete && m.Image.RelocationsKnown()
-	w.noReturn, err = m.noReturn(w.sweep)
-	return w, err
+	if w.noReturn, err = m.noReturn(w.sweep); err != nil {
+		return nil, err
+	}
+	w.sweep.Settle(w.noReturn, func(a abi.Addr) bool {
+		_, ok := m.Funcs.At(m.Bias.VAddr(a))
+		return ok
+	})
+	return w, nil
 }
 
 // sweep reads all code.
@@ -55,7 +61,11 @@ func (m *Module) sweep() (*plan.Sweep, error) {
 	for _, fn := range m.Funcs.All() {
 		starts = append(starts, m.Bias.Addr(fn.Start))
 	}
-	s := plan.NewSweep(starts, m.Image.Kind == image.Exec)
+	var stubs []abi.Range
+	for _, r := range m.Image.Stubs() {
+		stubs = append(stubs, m.Bias.Range(r.Range))
+	}
+	s := plan.NewSweep(starts, m.Image.Kind == image.Exec, stubs)
 	for i := range m.Image.Segments {
 		g := &m.Image.Segments[i]
 		if !g.Exec {
@@ -78,7 +88,7 @@ func (m *Module) enter(f *plan.Func) {
 	f.Inbound = append(f.Inbound, m.inside(w.pads, r)...)
 	f.Taken = m.inside(w.taken, r)
 	w.sweep.Enter(f)
-	f.NoReturn = w.noReturn
+	f.NoReturn, f.Sweep = w.noReturn, w.sweep
 	f.Entry = f.Entry || f.Name == "" && w.sweep.Called(f.Start)
 	var parts []image.Func
 	known := false

@@ -59,11 +59,13 @@ func openModule(t *testing.T, path string, base abi.Addr) *module {
 		fn.Pad = m.bytes(end, next)
 		m.text.Starts = append(m.text.Starts, fn.Start)
 	}
-	sweep := NewSweep(m.text.Starts, base == 0)
+	sweep := NewSweep(m.text.Starts, base == 0, nil)
 	sweep.Read(m.text.Start, m.text.Code)
 	sweep.Finish()
+	sweep.Settle(sweep.NoReturn, func(abi.Addr) bool { return true })
 	for _, fn := range m.funcs {
 		sweep.Enter(fn)
+		fn.Sweep, fn.NoReturn = sweep, sweep.NoReturn
 	}
 	return m
 }

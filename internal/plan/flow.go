@@ -11,10 +11,8 @@ import (
 // block is a stretch of instructions that are entered at the first one only and
 // left at the last one only, calls aside.
 type block struct {
-	first, end int32 // indices of instructions, the second one exclusive
-	// away: control may also go from the last instruction to a place that is
-	// not among the successors.
-	away bool
+	first, end int32   // indices of instructions, the second one exclusive
+	exit       liveSet // what is live where control leaves the function behind it; 0 if it does not
 }
 
 // flow is the control flow graph of a function's instructions.
@@ -106,8 +104,10 @@ func (b *body) connect(g *flow) {
 	g.succs.first = make([]int32, n+1)
 	g.succs.list = make([]int32, 0, 2*n)
 	for k := range g.blocks {
-		g.succs.list, g.blocks[k].away = b.successors(g, g.succs.list, int(g.blocks[k].end)-1)
+		last := int(g.blocks[k].end) - 1
+		g.succs.list = b.successors(g, g.succs.list, last)
 		g.succs.first[k+1] = int32(len(g.succs.list))
+		g.blocks[k].exit = b.exit(last)
 	}
 	g.preds = g.succs.reversed(n)
 }
@@ -132,52 +132,49 @@ func (e *edges) reversed(n int) edges {
 }
 
 // successors adds the blocks that may follow the block whose last instruction
-// has index i, and reports whether control may go elsewhere too.
-func (b *body) successors(g *flow, list []int32, i int) ([]int32, bool) {
+// has index i.
+func (b *body) successors(g *flow, list []int32, i int) []int32 {
 	in := &b.insts[i]
-	away := false
 	switch in.Branch {
 	case insn.BranchCall, insn.BranchCallInd:
 		if b.noReturn(i) {
-			return list, true
+			return list
 		}
 	case insn.BranchNone, insn.BranchSyscall, insn.BranchJcc, insn.BranchLoop, insn.BranchJmp:
 	case insn.BranchJmpInd:
-		return b.tableBlocks(g, list, i)
-	default:
-		return list, true
-	}
-	if in.Branch.Falls() {
-		if i+1 < len(b.insts) {
-			list = append(list, g.of[i+1])
-		} else {
-			away = true
+		for _, off := range b.targets(i) {
+			k, _ := b.find(off)
+			list = append(list, g.of[k])
 		}
+		return list
+	default:
+		return list
+	}
+	if in.Branch.Falls() && i+1 < len(b.insts) {
+		list = append(list, g.of[i+1])
 	}
 	if !b.ends(i) {
-		return list, away
+		return list
 	}
-	to, ok := in.Target(b.addr(b.at[i]))
-	k, inside := 0, false
-	if ok && to >= b.f.Start && to < b.f.End() {
-		k, inside = b.find(int(to - b.f.Start))
-	}
-	if !inside {
-		return list, true
-	}
-	return append(list, g.of[k]), away
-}
-
-// tableBlocks adds the blocks that an indirect jump leads to.
-func (b *body) tableBlocks(g *flow, list []int32, i int) ([]int32, bool) {
-	n, ok := slices.BinarySearchFunc(b.indirect, i, func(j indirect, i int) int { return cmp.Compare(j.inst, i) })
-	if !ok {
-		return list, true
-	}
-	j := &b.indirect[n]
-	for _, off := range j.targets {
-		k, _ := b.find(off)
+	if to, ok := in.Target(b.addr(b.at[i])); ok && b.inside(to) {
+		k, _ := b.find(int(to - b.f.Start))
 		list = append(list, g.of[k])
 	}
-	return list, j.kind != Tabled || len(j.outside) > 0
+	return list
 }
+
+// inside reports whether an address is an instruction of the function.
+func (b *body) inside(a abi.Addr) bool {
+	_, ok := b.find(int(a - b.f.Start))
+	return ok
+}
+
+// indirectAt is the indirect jump with index i.
+func (b *body) indirectAt(i int) *indirect {
+	n, _ := slices.BinarySearchFunc(b.indirect, i, func(j indirect, i int) int { return cmp.Compare(j.inst, i) })
+	return &b.indirect[n]
+}
+
+// targets are the offsets in the function that the indirect jump with index i
+// leads to by tables.
+func (b *body) targets(i int) []int { return b.indirectAt(i).targets }

@@ -23,11 +23,8 @@ type transfer struct{ read, kill liveSet }
 
 func (t transfer) before(behind liveSet) liveSet { return behind&^t.kill | t.read }
 
-// liveness is the solution of the backward equations for one function.
-//
-// Calls, returns, indirect jumps and the function's end make everything live: a
-// caller may rely on any register that this function does not change (gcc's
-// -fipa-ra), and a signal handler's view of dead registers is not preserved.
+// liveness is the solution of the backward equations for one function. A signal
+// handler's view of dead registers is not preserved.
 type liveness struct {
 	insts []transfer
 	in    []liveSet // of each block
@@ -88,8 +85,7 @@ func (b *body) lookAhead(i int) (live liveSet, ok bool) {
 		}
 		seen = append(seen, w)
 		for j := w.inst; ; j++ {
-			w.open &^= live
-			if w.open == 0 {
+			if w.open &^= live; w.open == 0 {
 				break
 			}
 			if budget--; budget == 0 || len(seen)+len(queue) > aheadBudget/2 {
@@ -103,9 +99,8 @@ func (b *body) lookAhead(i int) (live liveSet, ok bool) {
 			live |= t.read & w.open
 			w.open &^= t.read | t.kill
 			if b.ends(j) {
-				if queue, ok = b.branch(queue, j, w.open); !ok {
-					live |= w.open
-				}
+				queue = b.branch(queue, j, w.open)
+				live |= b.exit(j) & w.open
 				break
 			}
 		}
@@ -113,23 +108,27 @@ func (b *body) lookAhead(i int) (live liveSet, ok bool) {
 	return live, true
 }
 
-// branch adds the ways from the end of a block. It reports false if control may
-// go to places that are not known.
-func (b *body) branch(queue []ahead, j int, open liveSet) ([]ahead, bool) {
+// branch adds the ways from the end of a block to others of the function.
+func (b *body) branch(queue []ahead, j int, open liveSet) []ahead {
 	in := &b.insts[j]
 	switch in.Branch {
 	case insn.BranchJcc, insn.BranchLoop:
 		queue = append(queue, ahead{j + 1, open})
 	case insn.BranchJmp:
+	case insn.BranchJmpInd:
+		for _, off := range b.targets(j) {
+			k, _ := b.find(off)
+			queue = append(queue, ahead{k, open})
+		}
+		return queue
 	default:
-		return queue, false
+		return queue
 	}
 	to, _ := in.Target(b.addr(b.at[j]))
-	k, ok := b.find(int(to - b.f.Start))
-	if ok {
+	if k, ok := b.find(int(to - b.f.Start)); ok {
 		queue = append(queue, ahead{k, open})
 	}
-	return queue, ok
+	return queue
 }
 
 // solve computes what is live before each block.
@@ -170,7 +169,7 @@ func (b *body) solve() *liveness {
 func (b *body) transfer(i int) transfer {
 	in := &b.insts[i]
 	if in.Branch == insn.BranchCall || in.Branch == insn.BranchCallInd {
-		return transfer{read: allLive}
+		return b.call(i)
 	}
 	e := in.Effects()
 	return transfer{read: live(e.Read, e.FlagsRead), kill: live(e.FullWrite, e.FlagsMust)}
@@ -188,10 +187,7 @@ func (l *liveness) whole(k block) transfer {
 
 // behind is what is live behind block number k.
 func (l *liveness) behind(g *flow, k int32) liveSet {
-	if g.blocks[k].away {
-		return allLive
-	}
-	var set liveSet
+	set := g.blocks[k].exit
 	for _, s := range g.succs.of(k) {
 		set |= l.in[s]
 	}

@@ -53,6 +53,7 @@ type Func struct {
 	Pad     []byte // what lies between the body's end and the next function, as far as it is known
 	Entry   bool   // Start is a call's target that follows the ABI: not a .cold part, not a label
 	Go      bool   // it runs on goroutine stacks and follows Go's ABI
+	Asm     bool   // it is Go's, and was written in assembly
 
 	// Inbound are addresses inside the function to which code outside of it
 	// is known to jump: direct branches (see Sweep) and landing pads.
@@ -72,6 +73,8 @@ type Func struct {
 	// stubs that lead to them, and the slots in memory that hold their
 	// addresses; ascending.
 	NoReturn []abi.Addr
+	// Sweep is what is known of the module's whole code, nil if that was not read.
+	Sweep *Sweep
 	// Fixed: the code is linked to a fixed address, so that it may hold its
 	// addresses as constants.
 	Fixed bool

@@ -32,22 +32,27 @@ const (
 type Sweep struct {
 	// Crossings is complete but for what only data or indirect jumps know.
 	Crossings []Crossing // ascending by To
-	// Last are the callees of direct calls behind which their function ends:
-	// functions that do not return. Ascending.
-	Last []abi.Addr
+	// NoReturn are functions that do not return: callees of direct calls behind
+	// which their function ends, in one place if padding follows and else in two,
+	// and functions without a way out. Ascending.
+	NoReturn []abi.Addr
 
 	starts []abi.Addr
 	called marks
 	fixed  bool // constants may be addresses
 	end    abi.Addr
+	code   abi.Range // all that was read
+	stubs  []abi.Range
+	flags  flagUse
+	last   []abi.Addr // callees of calls behind which the next function begins at once
 }
 
 // NewSweep makes an empty one. starts are the starts of all functions of the
 // module, and other known instruction boundaries, ascending. fixed says that the
 // code was linked to a fixed address, so that it may hold its addresses as
-// constants.
-func NewSweep(starts []abi.Addr, fixed bool) *Sweep {
-	s := &Sweep{starts: starts, called: newMarks(len(starts) + 1), fixed: fixed}
+// constants. In stubs lie the jumps to functions of other modules.
+func NewSweep(starts []abi.Addr, fixed bool, stubs []abi.Range) *Sweep {
+	s := &Sweep{starts: starts, called: newMarks(len(starts) + 1), fixed: fixed, stubs: stubs}
 	if len(starts) > 0 {
 		s.end = starts[len(starts)-1]
 	}
@@ -63,6 +68,11 @@ func (s *Sweep) Called(start abi.Addr) bool {
 // Read reads one stretch of code, with Finish behind the last one.
 func (s *Sweep) Read(at abi.Addr, code []byte) {
 	next, _ := slices.BinarySearch(s.starts, at)
+	s.flags.text = Data{at, code}
+	if s.code.Start == 0 {
+		s.code.Start = at
+	}
+	s.code.Start, s.code.End = min(s.code.Start, at), max(s.code.End, at+abi.Addr(len(code)))
 	for len(code) > 0 {
 		size := len(code)
 		if next < len(s.starts) && s.starts[next]-at < abi.Addr(size) {
@@ -80,21 +90,49 @@ func (s *Sweep) Finish() {
 		return cmp.Or(cmp.Compare(x.To, y.To), cmp.Compare(x.From, y.From), cmp.Compare(x.Kind, y.Kind))
 	})
 	s.Crossings = slices.Compact(s.Crossings)
-	slices.Sort(s.Last)
-	s.Last = slices.Compact(s.Last)
+	slices.Sort(s.last)
+	for i, callee := range s.last {
+		if i > 0 && callee == s.last[i-1] {
+			s.NoReturn = append(s.NoReturn, callee)
+		}
+	}
+	slices.Sort(s.NoReturn)
+	s.NoReturn, s.last = slices.Compact(s.NoReturn), nil
 }
+
+// Settle completes what is known of flags at calls. noReturn are the functions
+// that do not return, ascending; code tells code from what lies between
+// functions. Call it after Finish.
+func (s *Sweep) Settle(noReturn []abi.Addr, code func(abi.Addr) bool) { s.flags.finish(noReturn, code) }
+
+// flagsInto reports whether code that is called, or jumped to in place of a
+// return, may read flags that it has not set.
+func (s *Sweep) flagsInto(to abi.Addr) bool {
+	if s == nil || s.flags.reads(to) {
+		return true
+	}
+	_, known := slices.BinarySearch(s.starts, to)
+	return !known && s.code.Contains(to) && !slices.ContainsFunc(s.stubs, func(r abi.Range) bool { return r.Contains(to) })
+}
+
+// flagsAway is flagsInto of a place that is not known.
+func (s *Sweep) flagsAway() bool { return s == nil || len(s.flags.reading) > 0 }
+
+// flagsLeft reports whether code may read flags that a function has left when it
+// returned.
+func (s *Sweep) flagsLeft() bool { return s == nil || len(s.flags.left) > 0 }
 
 // function reads what lies between two starts. more are the bytes from the first
 // start on: an instruction that ends behind the second start makes no sense.
 func (s *Sweep) function(start abi.Addr, code, more []byte) {
 	end := start + abi.Addr(len(code))
-	var last abi.Addr // the callee, if the last instruction but padding is a call
-	padded := false
+	t := tail{endless: true}
+	s.flags.enter(start)
 	for off := 0; off < len(code); {
 		in, err := insn.Decode(more[off:], insn.Mode64)
 		if err != nil {
 			off++
-			last = 0
+			t = tail{}
 			continue
 		}
 		if off+int(in.Len) > len(code) {
@@ -102,26 +140,51 @@ func (s *Sweep) function(start abi.Addr, code, more []byte) {
 		}
 		at := start + abi.Addr(off)
 		off += int(in.Len)
-		if in.Branch == insn.BranchNone && in.ImmLen < 4 && (in.DispLen < 4 || !isLea(&in)) {
-			if last != 0 && isPadding(in) {
-				padded = true
-				continue
-			}
-			last = 0
-			continue
+		s.flags.pass(&in, at)
+		t.pass(&in, at, start, end)
+		if in.Branch != insn.BranchNone || in.ImmLen >= 4 || in.DispLen == 4 && isLea(&in) {
+			s.instruction(&in, at, start, end)
 		}
-		padding := last != 0 && in.Branch == insn.BranchTrap && in.Opcode == breakpoint
-		padded = padded || padding
-		if !padding {
-			last = 0
-		}
-		if in.Branch == insn.BranchCall {
-			last, _ = in.Target(at)
-		}
-		s.instruction(&in, at, start, end)
 	}
-	if last != 0 && padded {
-		s.Last = append(s.Last, last)
+	switch {
+	case t.callee != 0 && t.padded:
+		s.NoReturn = append(s.NoReturn, t.callee)
+	case t.callee != 0: // or the next symbol is a label, and this function goes on there
+		s.last = append(s.last, t.callee)
+	}
+	if t.endless && (t.callee != 0 && t.padded || t.stops) {
+		s.NoReturn = append(s.NoReturn, start)
+	}
+}
+
+// tail is what is known of a function's end.
+type tail struct {
+	callee  abi.Addr // if the last instruction but padding is a direct call
+	stops   bool     // it is one that control does not pass, or jumps back
+	padded  bool     // padding follows
+	endless bool     // there is no way out of the function but calls
+}
+
+// pass lets an instruction of a function between two addresses pass.
+func (t *tail) pass(in *insn.Inst, at, start, end abi.Addr) {
+	if (t.callee != 0 || t.stops) && isPadding(*in) {
+		t.padded = true
+		return
+	}
+	*t = tail{endless: t.endless}
+	to, direct := in.Target(at)
+	switch in.Branch {
+	case insn.BranchNone, insn.BranchSyscall:
+	case insn.BranchCall:
+		t.callee = to
+	case insn.BranchTrap:
+		t.stops = in.Opcode != breakpoint
+	case insn.BranchJmp, insn.BranchJcc, insn.BranchLoop:
+		t.stops = in.Branch == insn.BranchJmp
+		t.endless = t.endless && direct && to >= start && to < end
+	case insn.BranchCallInd:
+	default:
+		t.endless, t.stops = false, true
 	}
 }
 
