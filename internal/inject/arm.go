@@ -47,7 +47,7 @@ func (b *builder) placeHandlers(ctx context.Context) error {
 
 // prepareHandlers writes the handlers, and enters detours in the pair tables.
 func (t *Target) prepareHandlers(ctx context.Context, ds []*Detour) error {
-	space, err := t.newSpace()
+	space, err := t.freeSpace()
 	if err != nil {
 		return err
 	}
@@ -79,7 +79,7 @@ func (d *Detour) boundaries() (out []pair) {
 		return nil
 	}
 	for _, p := range d.pairs {
-		if p.Entry != 0 && (!d.Window.Boosted || d.isSite(p.Orig)) {
+		if p.Entry != 0 && (!d.Window.Boosted || d.isSite(p.Orig) || p.Orig == d.Window.Start) {
 			out = append(out, pair{p.Orig, p.Entry}) // a hit where a site is, as if the jump were there
 		}
 	}
@@ -121,7 +121,7 @@ func (t *Target) Arm(ctx context.Context, ds []*Detour, then func() error) ([]*p
 		changes[i].In = ds[i : i+1 : i+1]
 	}
 	return t.Apply(ctx, changes, func() error {
-		if err := t.openGates(); err != nil {
+		if err := t.OpenGates(); err != nil {
 			return err
 		}
 		return then()

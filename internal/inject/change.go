@@ -39,6 +39,9 @@ const (
 // it was when it was planned is refused. In the last stop, when all is in place,
 // then is called, to let the threads go. When something fails, what Apply put in is
 // taken out again, and the threads run.
+//
+// The programs of what is put in run once then has called UpdateGates for them,
+// or the gates of all were opened.
 func (t *Target) Apply(ctx context.Context, changes []Change, then func() error) ([]*plan.Refusal, error) {
 	a := &application{Target: t, stop: t.group.Stop, held: t.group.Held(),
 		finish: func(int) (bool, error) { return true, then() }}
@@ -129,7 +132,7 @@ type application struct {
 	held     bool // there is no hurry
 	begun    bool
 	signals  []int // whose handlers the patches need
-	put      []*Detour
+	put, out []*Detour
 	refused  map[*plan.Window]bool
 	waiting  map[*plan.Window]bool // in this stop
 	refusals []*plan.Refusal
@@ -218,7 +221,11 @@ func (a *application) once(ctx context.Context, todo []Change, tries, finals int
 	}
 	left, err = a.slice(ctx, todo)
 	if err == nil && len(left) == 0 {
-		if done, err = a.finish(finals); done && err == nil {
+		if err = a.setGates(a.out, false); err == nil {
+			done, err = a.finish(finals)
+		}
+		a.out = nil
+		if done && err == nil {
 			return nil, true, nil
 		}
 	}
@@ -282,6 +289,7 @@ func (a *application) change(c *Change) error {
 		if err := a.restore(d); err != nil {
 			return err
 		}
+		a.out = append(a.out, d)
 	}
 	for _, d := range c.In {
 		if a.refused[d.Window] || d.inPlace {
@@ -375,6 +383,23 @@ func (t *Target) restore(d *Detour) error {
 			}
 		}
 	}
+	return t.leave(d)
+}
+
+// Forget is for detours whose text is not mapped any more: nothing is written
+// there, and what may be loaded there next is not theirs.
+func (t *Target) Forget(ds []*Detour) error {
+	errs := []error{t.setGates(ds, false)}
+	for _, d := range ds {
+		if d.inPlace {
+			errs = append(errs, t.leave(d))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// leave notes that a patch is out.
+func (t *Target) leave(d *Detour) error {
 	gone := d.boundaries()
 	for i := range gone {
 		gone[i].to = gone[i].from

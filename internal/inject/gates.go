@@ -134,8 +134,8 @@ func (t *Target) UpdateGates(ds ...*Detour) error {
 	return t.setGates(slices.DeleteFunc(slices.Clone(ds), func(d *Detour) bool { return !d.inPlace }), true)
 }
 
-// openGates lets the programs of all detours in place run, as they are enabled.
-func (t *Target) openGates() error {
+// OpenGates lets the programs of all detours in place run, as they are enabled.
+func (t *Target) OpenGates() error {
 	t.gatesOpen = true
 	return t.setGates(t.detours, true)
 }

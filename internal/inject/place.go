@@ -97,7 +97,7 @@ const StackRoom plan.Reason = "stack-room"
 // nothing leads to the code yet. Code of an earlier session is used again where
 // it is the same to the byte.
 func (t *Target) Place(ctx context.Context, reqs []Request) ([]*Detour, []*plan.Refusal, error) {
-	space, err := t.newSpace()
+	space, err := t.freeSpace()
 	if err != nil {
 		return nil, nil, err
 	}

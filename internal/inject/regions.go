@@ -1,6 +1,7 @@
 package inject
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -36,48 +37,59 @@ func (r *Region) head() abi.Range {
 // data is the page of the signal handlers, used in one region only.
 func (r *Region) data() abi.Addr { return r.head().End - abi.PageSize }
 
-// newSpace computes where detours may lie in the target, its regions and
-// springboards included.
-func (t *Target) newSpace() (*plan.Space, error) {
-	s, err := freeSpace(t.PID, t.Traits, func(r abi.Range) bool { return t.onBoard(r.Start) && t.onBoard(r.End-1) })
+// freeSpace is where detours may lie in the target, its regions and springboards
+// included.
+func (t *Target) freeSpace() (*plan.Space, error) {
+	c, err := spaceConfig(t.PID, t.Traits, func(r abi.Range) bool { return t.onBoard(r.Start) && t.onBoard(r.End-1) })
 	if err != nil {
 		return nil, err
 	}
+	if t.space != nil {
+		t.space.Renew(c.Maps)
+		return t.space, nil
+	}
+	t.space = plan.NewSpace(c)
+	used := t.used()
 	for _, r := range t.regions {
-		s.Adopt(r.Range, t.usedIn(r.Range))
+		t.space.Adopt(r.Range, within(used, r.Range))
 	}
 	for _, r := range t.boards {
-		s.AdoptBoard(r, t.usedIn(r))
+		t.space.AdoptBoard(r, within(used, r))
 	}
-	return s, nil
+	return t.space, nil
 }
 
 // FreeSpace is the free address space of a process, for planning. Mappings that
 // look like those of springboards count as free: an earlier session left them.
 func FreeSpace(pid int, traits Traits) (*plan.Space, error) {
-	return freeSpace(pid, traits, func(r abi.Range) bool { return r.Len() <= 2*abi.PageSize })
-}
-
-// freeSpace is the free address space of a process, as if anonymous executable
-// mappings that the caller knows were not there.
-func freeSpace(pid int, traits Traits, known func(abi.Range) bool) (*plan.Space, error) {
-	maps, err := proc.ReadMaps(pid)
+	c, err := spaceConfig(pid, traits, func(r abi.Range) bool { return r.Len() <= 2*abi.PageSize })
 	if err != nil {
 		return nil, err
+	}
+	return plan.NewSpace(c), nil
+}
+
+// spaceConfig describes the address space of a process, as if anonymous executable
+// mappings that the caller knows were not there.
+func spaceConfig(pid int, traits Traits, known func(abi.Range) bool) (plan.SpaceConfig, error) {
+	var c plan.SpaceConfig
+	maps, err := proc.ReadMaps(pid)
+	if err != nil {
+		return c, err
 	}
 	limits, err := proc.ReadLimits(pid)
 	if err != nil {
-		return nil, err
+		return c, err
 	}
 	tid, err := proc.LiveThread(pid)
 	if err != nil {
-		return nil, err
+		return c, err
 	}
 	st, err := proc.ReadStat(pid, tid)
 	if err != nil {
-		return nil, err
+		return c, err
 	}
-	c := plan.SpaceConfig{RegionSize: regionSize, RegionHead: regionHead, HeadShare: gateShare, StackLimit: limits.Stack, Brk: abi.Addr(st.StartBrk)}
+	c = plan.SpaceConfig{RegionSize: regionSize, RegionHead: regionHead, HeadShare: gateShare, StackLimit: limits.Stack, Brk: abi.Addr(st.StartBrk)}
 	if traits.NoBrk {
 		c.Brk = 0
 	}
@@ -86,17 +98,26 @@ func freeSpace(pid int, traits Traits, known func(abi.Range) bool) (*plan.Space,
 			c.Maps = append(c.Maps, plan.Mapping{Range: m.Range, Name: m.Path})
 		}
 	}
-	return plan.NewSpace(c), nil
+	return c, nil
 }
 
-func (t *Target) usedIn(r abi.Range) []abi.Range {
+// used is what placements take up, in the order of addresses.
+func (t *Target) used() []abi.Range {
 	var used []abi.Range
 	for _, p := range t.placements.all {
-		if r.Contains(p.at) {
-			used = append(used, p.whole())
-		}
+		used = append(used, p.whole())
 	}
+	slices.SortFunc(used, func(x, y abi.Range) int { return cmp.Compare(x.Start, y.Start) })
 	return used
+}
+
+// within is the part of an ordered list of ranges that starts in a range.
+func within(list []abi.Range, r abi.Range) []abi.Range {
+	at := func(a abi.Addr) int {
+		i, _ := slices.BinarySearchFunc(list, a, func(x abi.Range, a abi.Addr) int { return cmp.Compare(x.Start, a) })
+		return i
+	}
+	return list[at(r.Start):at(r.End)]
 }
 
 // adopt takes over what an earlier tracer left mapped, as far as the target's

@@ -24,6 +24,7 @@ import (
 	"trapless/internal/abi"
 	"trapless/internal/arena"
 	jit "trapless/internal/jit/x86"
+	"trapless/internal/plan"
 	"trapless/internal/proc"
 	"trapless/internal/ptrace"
 )
@@ -62,6 +63,7 @@ type Target struct {
 	boards     []abi.Range // pages of springboards
 	onBoards   map[abi.Addr]bool
 	placements placements
+	space      *plan.Space // nil before the first placement
 	annexes    annexes
 	tables     *tables // nil until there is something to put in
 	handlers   handlerState

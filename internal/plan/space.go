@@ -74,14 +74,39 @@ func NewSpace(c SpaceConfig) *Space {
 	if c.Regions == 0 {
 		c.Regions = regionLimit
 	}
-	s := &Space{config: c, free: []abi.Range{{Start: lowest, End: highest}}}
-	for _, m := range c.Maps {
-		s.free = subtract(s.free, s.guarded(m))
-	}
-	if c.Brk != 0 {
-		s.free = subtract(s.free, s.growth(c.Brk))
-	}
+	s := &Space{config: c}
+	s.findFree()
 	return s
+}
+
+// Renew takes note of what the target has mapped meanwhile. What was handed out
+// stays so.
+func (s *Space) Renew(maps []Mapping) {
+	s.config.Maps = maps
+	s.findFree()
+}
+
+// findFree computes what is free outside of mappings, regions and springboards.
+func (s *Space) findFree() {
+	var out []abi.Range
+	for _, m := range s.config.Maps {
+		out = append(out, s.guarded(m))
+	}
+	if s.config.Brk != 0 {
+		out = append(out, s.growth(s.config.Brk))
+	}
+	for _, r := range slices.Concat(s.regions, s.boards) {
+		out = append(out, r.whole)
+	}
+	slices.SortFunc(out, func(x, y abi.Range) int { return cmp.Compare(x.Start, y.Start) })
+	s.free = s.free[:0]
+	from := abi.Addr(lowest)
+	for _, r := range append(out, abi.Range{Start: highest, End: highest}) {
+		if start := min(r.Start, highest); start > from {
+			s.free = append(s.free, abi.Range{Start: from, End: start})
+		}
+		from = max(from, r.End)
+	}
 }
 
 // guarded is a mapping with its guard distances.
