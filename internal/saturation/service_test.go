@@ -32,7 +32,7 @@ func (s *service) saturate(t *testing.T, c choice, work time.Duration) *run {
 		t.Skip(line)
 	}
 	r := newRun()
-	if err := r.visit(p.Pid, append([]string{strings.TrimSuffix(s.source, filepath.Ext(s.source)) + "*"}, s.modules...), c, work); err != nil {
+	if err := r.visit(p.Pid, append([]string{strings.TrimSuffix(s.source, filepath.Ext(s.source)) + "*"}, s.modules...), c, func() { time.Sleep(work) }); err != nil {
 		if p.Ended() {
 			t.Fatalf("%v, %v\n%s", err, p.Wait(), p.Output())
 		}
@@ -47,8 +47,8 @@ func (s *service) saturate(t *testing.T, c choice, work time.Duration) *run {
 	return r
 }
 
-// visit probes a process for a while.
-func (r *run) visit(pid int, patterns []string, c choice, work time.Duration) error {
+// visit probes a process while something is done.
+func (r *run) visit(pid int, patterns []string, c choice, meanwhile func()) error {
 	ctx, cancel := context.WithTimeout(context.Background(), deadline)
 	defer cancel()
 	tracer, err := ptrace.Start()
@@ -66,7 +66,7 @@ func (r *run) visit(pid int, patterns []string, c choice, work time.Duration) er
 		return err
 	}
 	defer release(mods, target)
-	time.Sleep(work) // any moment is as good as another
+	meanwhile()
 	if err := g.Seize(ctx); err != nil {
 		return err
 	}
