@@ -122,7 +122,8 @@ func (o Options) config(s *Script) session.Config {
 	return c
 }
 
-// Entry is an entry of a map: the parts of its key, and its value.
+// Entry is an entry of a map: the parts of its key, and its value, which is of
+// avg() and stats() the average, of hist() and lhist() how many values there were.
 type Entry struct {
 	Key   []uint64
 	Value int64
@@ -137,7 +138,7 @@ func (s *Session) Map(name string) ([]Entry, error) {
 		}
 		var out []Entry
 		for _, e := range s.Entries(i) {
-			out = append(out, Entry{e.Key, int64(e.Value[len(e.Value)-1])})
+			out = append(out, Entry{e.Key, int64(m.Value(e.Value))})
 		}
 		return out, nil
 	}

@@ -127,6 +127,11 @@ type MapSpec struct {
 	KeySize    int // bytes: 4 for an array, 1 to MaxKey for a hash
 	ValueSize  int // bytes, positive, at most MaxValue
 	MaxEntries int // positive; of a hash the number of keys that it ever holds
+
+	// MaxWord is the word of a value that only ever grows: over all slots it is
+	// the largest that counts, as an unsigned number, where other words are
+	// added up. 0 if there is none.
+	MaxWord int
 }
 
 // Limits of a map, in bytes.

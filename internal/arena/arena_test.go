@@ -55,6 +55,27 @@ func TestEntriesSumOverSlots(t *testing.T) {
 	}
 }
 
+func TestMaxWordIsTheLargestOverSlots(t *testing.T) {
+	l, err := abi.NewLayout(abi.Config{Threads: 4, Maps: []abi.MapSpec{{Name: "max", Kind: abi.PerSlotArray, KeySize: 4, ValueSize: 16, MaxEntries: 1, MaxWord: 1}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := New(make([]byte, l.Size), l)
+	a.Init(1)
+	a.own(7, 0x7000)
+	for i, slot := range []uint64{abi.SlotTracer, abi.SlotShared, 7} {
+		a.Store(a.cell(slot, 0, 0, 0), uint64(i+1))
+		a.Store(a.cell(slot, 0, 0, 1), []uint64{5, ^uint64(0), 7}[i])
+	}
+	if diff := cmp.Diff([]Entry{{Value: []uint64{6, ^uint64(0)}}}, a.Entries(0)); diff != "" {
+		t.Error(diff)
+	}
+	a.ResetMax(0)
+	if diff := cmp.Diff([]Entry{{Value: []uint64{6, 0}}}, a.Entries(0)); diff != "" {
+		t.Error(diff)
+	}
+}
+
 func TestEntriesOfAHash(t *testing.T) {
 	a := newArena(t, 0)
 	m := &a.layout.Maps[1]

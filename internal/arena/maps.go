@@ -7,7 +7,8 @@ import (
 	"trapless/internal/abi"
 )
 
-// Entry is one key of a map with its value, summed over all slots word by word.
+// Entry is one key of a map with its value over all slots: word by word the sum,
+// or for the map's MaxWord the largest.
 type Entry struct {
 	Key   []uint64 // empty for a map of one cell
 	Value []uint64
@@ -24,14 +25,14 @@ func (a *Arena) Entries(m int) []Entry {
 		if !ok {
 			continue
 		}
-		out = append(out, Entry{Key: key, Value: a.sum(ml, pos, slots)})
+		out = append(out, Entry{Key: key, Value: a.merge(ml, pos, slots)})
 	}
 	slices.SortFunc(out, func(x, y Entry) int { return slices.CompareFunc(x.Key, y.Key, cmp.Compare[uint64]) })
 	return out
 }
 
-// sum is the value at a position, summed over the slots unless it is shared.
-func (a *Arena) sum(ml *abi.MapLayout, pos int, slots []uint64) []uint64 {
+// merge is the value at a position, over all slots unless it is shared.
+func (a *Arena) merge(ml *abi.MapLayout, pos int, slots []uint64) []uint64 {
 	value := make([]uint64, ml.Stride()/8)
 	if ml.Shared() {
 		for w := range value {
@@ -42,10 +43,31 @@ func (a *Arena) sum(ml *abi.MapLayout, pos int, slots []uint64) []uint64 {
 	cell := ml.Cells + uint64(pos*ml.Stride())
 	for _, s := range slots {
 		for w := range value {
-			value[w] += a.Load(a.slot(s) + cell + uint64(8*w))
+			v := a.Load(a.slot(s) + cell + uint64(8*w))
+			if w != 0 && w == ml.MaxWord {
+				value[w] = max(value[w], v)
+			} else {
+				value[w] += v
+			}
 		}
 	}
 	return value
+}
+
+// ResetMax makes the words of map number m that only grow zero. An update that
+// is under way at that moment may still be seen afterwards.
+func (a *Arena) ResetMax(m int) {
+	ml := &a.layout.Maps[m]
+	if ml.MaxWord == 0 {
+		return
+	}
+	for _, s := range a.slotsInUse() {
+		for pos := range ml.Positions() {
+			if _, ok := a.keyAt(ml, pos); ok {
+				a.Store(a.slot(s)+ml.Cells+uint64(pos*ml.Stride()+8*ml.MaxWord), 0)
+			}
+		}
+	}
 }
 
 // keyAt returns the key at a directory position, if the position is occupied.

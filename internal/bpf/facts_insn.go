@@ -51,6 +51,9 @@ func (a *analyser) moved(dst, src Value) Value {
 	}
 	movable := dst.Kind == Context || dst.Kind == Stack || dst.Kind == Cell
 	off := int64(dst.Off) + dist
+	if dst.Kind == Cell && !src.Known && a.in.ALU == asm.Add { // to an element of the value
+		return Value{Kind: Cell, Map: dst.Map, ID: valueID(a.at)}
+	}
 	if !movable || !src.Known || off != int64(int32(off)) || dist < math.MinInt32 || dist > math.MaxInt32 {
 		return a.some()
 	}

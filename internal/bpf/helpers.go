@@ -18,6 +18,9 @@ const (
 	// cell for the key, or 0 when the map is full or the index out of range. A
 	// cell that was never used is zero.
 	HelperMapCell asm.BuiltinFunc = 0x10001
+	// HelperBitLength (number) returns how many bits the number has: 0 for 0,
+	// else one more than the position of its highest bit that is set.
+	HelperBitLength asm.BuiltinFunc = 0x10002
 )
 
 // Helpers of the kernel that the engine treats in a way of its own.
@@ -180,5 +183,6 @@ var helpers = []Helper{
 	{asm.FnLoop, "loop", args{ArgAnything, ArgFunc, ArgStackOrNull, ArgAnything}, RetScalar, notYet},
 	{asm.FnTailCall, "tail_call", args{ArgContext, ArgMap, ArgAnything}, RetScalar, notYet},
 	{HelperExit, "exit", args{}, RetNever, ""},
+	{HelperBitLength, "bit_length", args{ArgAnything}, RetScalar, ""},
 	{HelperMapCell, "map_cell", args{ArgMap, ArgKey}, RetCellOrNull, ""},
 }

@@ -1,6 +1,7 @@
 package bpf
 
 import (
+	"math/bits"
 	"math/rand/v2"
 
 	"github.com/cilium/ebpf/asm"
@@ -42,6 +43,8 @@ func (x *run) helper(h *Helper) (uint64, error) {
 		return x.mapHelper(h)
 	case HelperMapCell:
 		return x.mapCell()
+	case HelperBitLength:
+		return uint64(bits.Len64(x.r[asm.R1])), nil
 	case HelperRingbufOutput:
 		if x.r[asm.R1] == mapRef(ringNumber) {
 			return x.ringOutput()

@@ -319,6 +319,9 @@ func (a *arguments) limits() bound.Scalar {
 		n, _, _ = bound.Refine(asm.JSGE, true, true, n, bound.Const(math.MaxUint64-maxErrno+1))
 		n, _, _ = bound.Refine(asm.JSLE, true, true, n, bound.Const(a.size.UMax))
 		return n
+	case HelperBitLength:
+		n, _, _ := bound.Refine(asm.JLE, true, true, bound.Unknown(), bound.Const(64))
+		return n
 	case asm.FnGetSmpProcessorId, asm.FnGetPrandomU32:
 		return bound.Bytes(4, false)
 	}
@@ -330,6 +333,12 @@ var helperRules = map[asm.BuiltinFunc]func(a *arguments) *rejection{
 	HelperRingbufOutput: func(a *arguments) *rejection {
 		if a.st.reg(asm.R1).kind == RingRef && a.size.UMax > MaxEvent {
 			return a.refuse(ReasonSize, fmt.Sprintf("an event of up to %d bytes", a.size.UMax), fmt.Sprintf("the limit is %d", MaxEvent))
+		}
+		return nil
+	},
+	HelperBitLength: func(a *arguments) *rejection {
+		if v := a.st.reg(asm.R1); v.kind != Scalar {
+			return a.wrong(asm.R1, v, "a number")
 		}
 		return nil
 	},

@@ -25,6 +25,7 @@ type mapInfo struct {
 	first   diag.Span // where it was first assigned
 	agg     Agg
 	signed  bool
+	buckets Buckets
 	keys    []Type
 	entries int // from a declaration, else 0
 }
@@ -100,7 +101,7 @@ func (c *checker) settings(n *scriptNode) {
 				c.diags.Errorf(d.kindSpan, "unknown kind of map '%s'", d.kind).Hint("use percpuhash")
 				continue
 			}
-			c.diags.Errorf(d.kindSpan, "not supported yet: %s", what).Hint("use percpuhash for count() and sum()")
+			c.diags.Errorf(d.kindSpan, "not supported yet: %s", what).Hint("use percpuhash for count(), sum() and the like")
 		case d.entries == 0 || d.entries > maxEntries:
 			c.diags.Errorf(d.span, "a map has between 1 and %d entries", maxEntries)
 		case c.maps[d.name] != nil:
@@ -207,14 +208,17 @@ func (c *checker) buildMaps() []Map {
 	var out []Map
 	for _, m := range c.order {
 		m.number = len(out)
-		spec := abi.MapSpec{Name: "@" + m.name, Kind: abi.PerSlotArray, KeySize: 4, ValueSize: m.agg.cellSize(), MaxEntries: 1}
+		spec := abi.MapSpec{Name: "@" + m.name, Kind: abi.PerSlotArray, KeySize: 4, ValueSize: m.cellSize(), MaxEntries: 1}
+		if m.agg == Min || m.agg == Max {
+			spec.MaxWord = CellExtreme / 8
+		}
 		if len(m.keys) > 0 {
 			spec.Kind, spec.KeySize, spec.MaxEntries = abi.PerSlotHash, 8*len(m.keys), c.config.maxMapKeys
 			if m.entries != 0 {
 				spec.MaxEntries = m.entries
 			}
 		}
-		out = append(out, Map{Name: spec.Name, Spec: spec, Agg: m.agg, Signed: m.signed, Keys: m.keys})
+		out = append(out, Map{Name: spec.Name, Spec: spec, Agg: m.agg, Signed: m.signed, Buckets: m.buckets, Keys: m.keys})
 	}
 	return out
 }

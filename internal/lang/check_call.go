@@ -12,11 +12,17 @@ type arity struct{ min, max int }
 // functions that are supported. Those of aggregations stand only where a map
 // is assigned.
 var functions = map[string]*arity{
+	"avg":    {1, 1},
 	"clear":  {1, 1},
 	"count":  {0, 0},
 	"exit":   {0, 1},
+	"hist":   {1, 2},
+	"lhist":  {4, 4},
+	"max":    {1, 1},
+	"min":    {1, 1},
 	"print":  {1, 3},
 	"printf": {1, math.MaxInt},
+	"stats":  {1, 1},
 	"str":    {1, 2},
 	"sum":    {1, 1},
 	"zero":   {1, 1},

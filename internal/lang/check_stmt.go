@@ -155,50 +155,6 @@ func (c *checker) undefined(v *varExpr) {
 	v.typ = badType
 }
 
-// aggregations that a map can be assigned.
-var aggregations = map[string]Agg{"count": Count, "sum": Sum}
-
-// assignMap checks "@m[keys] = count()" and the like.
-func (c *checker) assignMap(s *assignStmt, m *mapExpr) {
-	call, isCall := s.value.(*callExpr)
-	agg, known := Agg(0), false
-	if isCall {
-		agg, known = aggregations[call.name]
-	}
-	if s.op != 0 || !known {
-		c.mapKeys(m)
-		c.valueOfMap(s, call)
-		return
-	}
-	keys := c.mapKeys(m)
-	arg := noneType
-	switch want := len(aggArgs[agg]); {
-	case len(call.args) != want:
-		c.arity(call, want, want)
-	case want == 1:
-		arg = c.value(call.args[0])
-		if arg.Kind != Int && arg.Kind != bad {
-			c.diags.Errorf(call.args[0].base().span, "%s() adds integers, this is %s", call.name, arg.a())
-		}
-	}
-	info := c.maps[m.name]
-	if info == nil || info.agg == 0 {
-		c.newMap(m, agg, keys)
-		info = c.maps[m.name]
-	}
-	if info.agg != agg {
-		c.diags.Errorf(s.span, "@%s holds %s(), it cannot hold %s()", m.name, info.agg, agg).Note(info.first, "assigned here")
-		return
-	}
-	if arg.Kind == Int && arg.Signed && !info.signed {
-		info.signed, c.changed = true, true
-	}
-	c.sameKeys(m, info, keys)
-}
-
-// aggArgs are the arguments of the aggregations.
-var aggArgs = map[Agg][]string{Count: nil, Sum: {"value"}}
-
 // valueOfMap reports an assignment to a map that is not an aggregation.
 func (c *checker) valueOfMap(s *assignStmt, call *callExpr) {
 	if call != nil && s.op == 0 && unsupportedFunctions[call.name] {
@@ -207,7 +163,7 @@ func (c *checker) valueOfMap(s *assignStmt, call *callExpr) {
 	}
 	if c.value(s.value).Kind != bad {
 		c.diags.Errorf(s.span, "not supported yet: plain values in maps").
-			Hint("a map can be assigned count() and sum(value)")
+			Hint("a map can be assigned count(), sum(value), hist(value) and the like")
 	}
 }
 

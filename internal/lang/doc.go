@@ -27,6 +27,16 @@
 // time gives 0, and a remainder by zero its left operand (RFC 9669, 4.1).
 // Shift counts are taken modulo 64.
 //
+// Every aggregation has a cell in each thread's slot, and a hit updates one or
+// two words of it, each by one instruction: that is exact for any number of
+// threads, and in signal handlers. avg and stats have sum's cell; min and max
+// keep the extreme so coded that it only grows (Map.Value decodes it); hist and
+// lhist have a word for each bucket, in an order of their own (Buckets). As in
+// bpftrace hist takes its argument as signed: values from 2^63 on count as
+// negative. A histogram with keys has all buckets for each of max_map_keys keys
+// in each slot. That is address space, not memory, but with many threads and
+// fine buckets it may be too much; fewer keys (max_map_keys) help.
+//
 // A compiled Script is plain data. Its programs share one numbering of maps.
 // What a program wants the tracer to do (print, clear, exit, ...) it writes
 // into the event ring: a record of 8-byte words, the number of an Action and

@@ -8,7 +8,7 @@ import (
 	"trapless/internal/bpf"
 )
 
-// emitter collects instructions and resolves jumps. Jumps go forward only.
+// emitter collects instructions and resolves jumps.
 type emitter struct {
 	insns  []asm.Instruction
 	labels []int // index of the instruction that each label names, -1 while unbound
@@ -82,14 +82,9 @@ func (e *emitter) finish() asm.Instructions {
 	}
 	for _, j := range e.jumps {
 		to := e.labels[j.label]
-		if to <= j.at {
-			panic("BUG: lang: jump backwards")
-		}
 		dist := units[to] - units[j.at] - 1
-		if dist > math.MaxInt16 {
-			dist = math.MaxInt16 // the program is too long for other reasons, and will be refused
-		}
-		e.insns[j.at].Offset = int16(dist)
+		// Where it is cut the program is too long for other reasons, and will be refused.
+		e.insns[j.at].Offset = int16(max(math.MinInt16, min(dist, math.MaxInt16)))
 	}
 	return e.insns
 }

@@ -258,32 +258,6 @@ func (l *lowerer) convert(r asm.Register, from, to Type) {
 	}
 }
 
-// aggregate adds to the running thread's cell of a map:
-//
-//	r0 = cell of the key; if it is there, *r0 += 1, and for a sum *(r0+8) += value
-func (l *lowerer) aggregate(m *mapExpr, call *callExpr) {
-	info := l.maps[m.name]
-	key := l.key(m)
-	var value lastingValue
-	if info.agg == Sum {
-		value = l.lasting(call.args[0])
-	}
-	l.emit(bpf.LoadMap(asm.R1, info.number))
-	l.stackAddr(asm.R2, key)
-	l.helper(bpf.HelperMapCell)
-	done := l.newLabel()
-	if len(m.keys) > 0 {
-		l.jumpImm(asm.JEq, asm.R0, 0, done)
-	}
-	l.movImm(asm.R1, 1)
-	l.add(CellCount, asm.R1)
-	if info.agg == Sum {
-		l.add(CellTotal, l.reload(value))
-		value.release()
-	}
-	l.bind(done)
-}
-
 // key puts a map's key on the stack: its parts, or for a map without keys the
 // index 0 of an array of one cell.
 func (l *lowerer) key(m *mapExpr) int16 {

@@ -65,11 +65,10 @@ func set(words string) map[string]bool {
 
 var (
 	// functions of bpftrace that do not exist here yet.
-	unsupportedFunctions = set(`assert avg bswap buf cat comm delete elapsed errorf fail find getopt
-		has_key hist is_array is_err is_integer is_literal is_ptr is_str is_unsigned_integer join len lhist
-		max memcmp min nsecs ntop offsetof pton rand reg signal signal_thread stack_len static_assert stats
-		str_concat strcap strcontains strerror strftime strlen strncmp strstr system time tseries uaddr unwatch
-		uptr usym ustack warnf write_user container_of config macaddr syscall_name tid cpu func probe
+	unsupportedFunctions = set(`assert bswap buf cat comm delete elapsed errorf fail find getopt
+		has_key is_array is_err is_integer is_literal is_ptr is_str is_unsigned_integer join len memcmp nsecs ntop
+		offsetof pton rand reg signal signal_thread stack_len static_assert str_concat strcap strcontains strerror
+		strftime strlen strncmp strstr system time tseries uaddr unwatch uptr usym ustack warnf write_user container_of config macaddr syscall_name tid cpu func probe
 		probetype retval ncpus uid gid username ppid pcomm leader_comm leader_tid cpid has_cpid dw_ustack`)
 	// builtins of bpftrace that do not exist here yet.
 	unsupportedBuiltins = set(`args comm cpid cpu ctx elapsed func gid leader_comm leader_tid ncpus nsecs pcomm ppid

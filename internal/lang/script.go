@@ -52,32 +52,38 @@ const (
 	// Sum adds up: a cell is a u64, the number of values, and a u64 or s64,
 	// their total.
 	Sum
+	// Avg and Stats have the cells of Sum.
+	Avg
+	Stats
+	// Min and Max keep the extreme: a cell is a u64, the number of values, and
+	// a u64 that Map.Extreme decodes.
+	Min
+	Max
+	// Hist and LHist count values by their buckets: a cell is a u64 for each.
+	Hist
+	LHist
 )
 
 // String is the name of the function that the map is assigned.
-func (a Agg) String() string { return [...]string{"none", "count", "sum"}[a] }
-
-// Offsets in the cells of a map.
-const (
-	CellCount = 0 // of Count and of Sum: the number of values
-	CellTotal = 8 // of Sum: their total
-)
-
-// cellSize is the size of a cell in bytes.
-func (a Agg) cellSize() int {
-	if a == Sum {
-		return 16
-	}
-	return 8
+func (a Agg) String() string {
+	return [...]string{"none", "count", "sum", "avg", "stats", "min", "max", "hist", "lhist"}[a]
 }
+
+// Offsets in the cells of a map, but for Hist and LHist.
+const (
+	CellCount   = 0 // the number of values
+	CellTotal   = 8 // of Sum, Avg and Stats: their total
+	CellExtreme = 8 // of Min and Max
+)
 
 // Map is a map of the script.
 type Map struct {
-	Name   string // with the '@'
-	Spec   abi.MapSpec
-	Agg    Agg
-	Signed bool   // a Sum of signed values
-	Keys   []Type // of the parts of a key; empty for a map without keys
+	Name    string // with the '@'
+	Spec    abi.MapSpec
+	Agg     Agg
+	Signed  bool    // the values are signed
+	Buckets Buckets // of Hist and LHist
+	Keys    []Type  // of the parts of a key; empty for a map without keys
 }
 
 // ActionKind says what an event asks the tracer to do.

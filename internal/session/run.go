@@ -208,16 +208,25 @@ func (s *Session) event(payload []byte) {
 		s.check(s.config.Sink.Printf(a, values))
 	case lang.PrintMap:
 		s.printMap(a.Map, a.Top, a.Div)
-	case lang.Clear:
-		s.views[a.Map].clear(s.target.Arena().Entries(a.Map))
-	case lang.Zero:
-		s.views[a.Map].zero(s.target.Arena().Entries(a.Map))
+	case lang.Clear, lang.Zero:
+		s.reset(a.Map, a.Kind)
 	case lang.Exit:
 		s.stopped = true
 		if len(values) > 0 {
 			s.status = int(int32(values[0].Int))
 		}
 	}
+}
+
+// reset does clear() or zero() to map number i.
+func (s *Session) reset(i int, kind lang.ActionKind) {
+	entries := s.target.Arena().Entries(i)
+	if kind == lang.Clear {
+		s.views[i].clear(entries)
+	} else {
+		s.views[i].zero(entries)
+	}
+	s.target.Arena().ResetMax(i)
 }
 
 func (s *Session) printMap(i int, top, div uint32) {

@@ -87,6 +87,9 @@ func newSession(c Config) (*Session, error) {
 	if s.config.Log == nil {
 		s.config.Log = func(string, ...any) {}
 	}
+	for i := range s.views {
+		s.views[i].maxWord = c.Script.Maps[i].Spec.MaxWord
+	}
 	for i := range c.Script.Probes {
 		v, err := bpf.Verify(c.Script.Probes[i].Prog)
 		if err != nil {

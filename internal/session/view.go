@@ -11,11 +11,13 @@ import (
 // a reset from outside would race with the thread that owns them and lose a
 // count. So clear() and zero() remember what there was, and it is subtracted.
 //
-// The first word of every value counts how often it was updated: an entry is
-// there if that has changed since the last clear.
+// An entry is there if any word but the one that only grows has changed since
+// the last clear. That one word is set to zero in the arena instead; a thread
+// that is about to raise it at that moment may still do so.
 type view struct {
-	base map[string][]uint64
-	kept map[string]bool // keys that stay although they have no value: zero()
+	maxWord int // abi.MapSpec.MaxWord
+	base    map[string][]uint64
+	kept    map[string]bool // keys that stay although they have no value: zero()
 }
 
 func keyOf(e *arena.Entry) string {
@@ -33,13 +35,24 @@ func (v *view) see(all []arena.Entry) []arena.Entry {
 		key := keyOf(&e)
 		e.Value = slices.Clone(e.Value)
 		for i, b := range v.base[key] {
-			e.Value[i] -= b
+			if i == 0 || i != v.maxWord {
+				e.Value[i] -= b
+			}
 		}
-		if e.Value[0] != 0 || v.kept[key] {
+		if v.updated(e.Value) || v.kept[key] {
 			out = append(out, e)
 		}
 	}
 	return out
+}
+
+func (v *view) updated(value []uint64) bool {
+	for i, w := range value {
+		if w != 0 && (i == 0 || i != v.maxWord) {
+			return true
+		}
+	}
+	return false
 }
 
 // clear removes all entries.

@@ -15,6 +15,8 @@ import (
 //	{"type": "value", "data": 5}
 //	{"type": "map", "data": {"@name": 5}}
 //	{"type": "map", "data": {"@name": {"1,2": 5, "3,4": 6}}}
+//	{"type": "stats", "data": {"@name": {"count": 2, "average": 3, "total": 6}}}
+//	{"type": "hist", "data": {"@name": [{"min": 2, "max": 3, "count": 1},{"min": 4, "count": 2}]}}
 //
 // A number that a double cannot hold is written as a string.
 type JSON struct{ W io.Writer }
@@ -39,13 +41,24 @@ func (j JSON) PrintMap(m *lang.Map, entries []arena.Entry, top, div uint32) erro
 	case len(all) == 0:
 		return nil
 	case len(m.Keys) == 0:
-		return j.line("map", "{"+jsonString(m.Name)+": "+jsonNumber(all[0].value)+"}")
+		return j.line(mapKind(m), "{"+jsonString(m.Name)+": "+all[0].value.json()+"}")
 	}
 	fields := make([]string, len(all))
 	for i, r := range all {
-		fields[i] = jsonString(strings.Join(r.key, ",")) + ": " + jsonNumber(r.value)
+		fields[i] = jsonString(strings.Join(r.key, ",")) + ": " + r.value.json()
 	}
-	return j.line("map", "{"+jsonString(m.Name)+": {"+strings.Join(fields, ", ")+"}}")
+	return j.line(mapKind(m), "{"+jsonString(m.Name)+": {"+strings.Join(fields, ", ")+"}}")
+}
+
+// mapKind is the type of a line with a map.
+func mapKind(m *lang.Map) string {
+	switch m.Agg {
+	case lang.Avg, lang.Stats:
+		return "stats"
+	case lang.Hist, lang.LHist:
+		return "hist"
+	}
+	return "map"
 }
 
 func (j JSON) line(kind, data string) error {

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"io"
 	"slices"
-	"strconv"
 	"strings"
 
 	"trapless/internal/arena"
@@ -13,6 +12,7 @@ import (
 
 // PrintMap writes a map: "@name: value", or "@name[key]: value" for each entry,
 // the smallest value first, and the smallest key first where values are equal.
+// A histogram follows on lines of its own, and an empty line after it.
 //
 // With top, only so many of the largest are written. Values are divided by div,
 // which is 0 for the listing at the end of a session; a map without keys that
@@ -24,7 +24,12 @@ func PrintMap(w io.Writer, m *lang.Map, entries []arena.Entry, top, div uint32) 
 		if len(m.Keys) > 0 {
 			b.WriteString("[" + strings.Join(e.key, ", ") + "]")
 		}
-		b.WriteString(": " + e.value + "\n")
+		b.WriteString(":")
+		if h, ok := e.value.(*histogram); ok {
+			b.WriteString("\n" + h.text() + "\n")
+		} else {
+			b.WriteString(" " + e.value.text() + "\n")
+		}
 	}
 	_, err := io.WriteString(w, b.String())
 	return err
@@ -40,7 +45,7 @@ func End(w io.Writer) error {
 // row is an entry as it is written.
 type row struct {
 	key   []string
-	value string
+	value value
 }
 
 // rows are the entries of a map in their order.
@@ -50,34 +55,14 @@ func rows(m *lang.Map, entries []arena.Entry, top, div uint32) []row {
 	if top > 0 && len(entries) > int(top) {
 		entries = entries[len(entries)-int(top):]
 	}
-	if len(m.Keys) == 0 && len(entries) == 0 && div != 0 {
+	if len(m.Keys) == 0 && len(entries) == 0 && div != 0 && !isHistogram(m) {
 		entries = []arena.Entry{{}}
 	}
 	out := make([]row, len(entries))
 	for i := range entries {
-		out[i] = row{keys(m, &entries[i]), number(m, total(m, &entries[i]), div)}
+		out[i] = row{keys(m, &entries[i]), valueOf(m, &entries[i], div)}
 	}
 	return out
-}
-
-// total is the value of an entry, whose sign m.Signed tells.
-func total(m *lang.Map, e *arena.Entry) uint64 {
-	at := lang.CellCount / 8
-	if m.Agg == lang.Sum {
-		at = lang.CellTotal / 8
-	}
-	if at >= len(e.Value) {
-		return 0
-	}
-	return e.Value[at]
-}
-
-func number(m *lang.Map, v uint64, div uint32) string {
-	div = max(div, 1)
-	if m.Signed {
-		return strconv.FormatInt(int64(v)/int64(div), 10)
-	}
-	return strconv.FormatUint(v/uint64(div), 10)
 }
 
 func keys(m *lang.Map, e *arena.Entry) []string {
@@ -91,7 +76,7 @@ func keys(m *lang.Map, e *arena.Entry) []string {
 }
 
 func compare(m *lang.Map, a, b *arena.Entry) int {
-	if c := compareAs(total(m, a), total(m, b), m.Signed); c != 0 {
+	if c := compareValues(m, a, b); c != 0 {
 		return c
 	}
 	for i, t := range m.Keys {

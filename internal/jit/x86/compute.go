@@ -243,3 +243,13 @@ func (g *generator) compare(o *op) asm.Cond {
 	}
 	return conditions[in.Jump]
 }
+
+// bitLength emits HelperBitLength. BSR leaves its destination alone when the
+// source is zero: AMD says so, and the kernel relies on it for Intel's too
+// (fls64 in arch/x86/include/asm/bitops.h).
+func (g *generator) bitLength() {
+	d := g.r(bpfasm.R0)
+	g.MovRI(d, ^uint64(0))
+	g.Bsr(8, d, g.r(bpfasm.R1))
+	g.Inc(8, d)
+}

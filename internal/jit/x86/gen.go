@@ -263,6 +263,8 @@ func (g *generator) op(i int) {
 			g.mapUpdate(o)
 		case bpfasm.FnMapDeleteElem:
 			g.mapDelete(o)
+		case bpf.HelperBitLength:
+			g.bitLength()
 		case bpf.HelperExit:
 			g.StoreI(8, g.global(abi.HdrStop), 1)
 		case bpf.HelperMapCell:

@@ -253,6 +253,10 @@ func (g *randomizer) useCell(m int) []bpfasm.Instruction {
 	} else {
 		out = append(out, bpfasm.JEq.Imm(test, 0, over))
 	}
+	if testMaps[m].ValueSize > 8 && g.IntN(2) == 0 { // an element at an index that is known only at run time
+		out = append(out, bpfasm.Mov.Reg(bpfasm.R2, g.reg()), bpfasm.And.Imm(bpfasm.R2, 8), bpfasm.Add.Reg(bpfasm.R2, ptr),
+			bpfasm.Mov.Imm(bpfasm.R3, 7), bpfasm.AddAtomic.Mem(bpfasm.R2, bpfasm.R3, bpfasm.DWord, 0))
+	}
 	for range 1 + g.IntN(3) {
 		off := int16(g.IntN(testMaps[m].ValueSize) &^ 7)
 		switch g.IntN(4) {
@@ -306,6 +310,8 @@ func (g *randomizer) helper() []bpfasm.Instruction {
 		return []bpfasm.Instruction{bpfasm.JNE.Imm(g.reg(), 1, over), bpf.Call(bpf.HelperExit), bpfasm.Mov.Imm(bpfasm.R0, 1).WithSymbol(over)}
 	case 1, 2:
 		return []bpfasm.Instruction{bpf.Call(bpf.HelperGetCurrentPidTgid), bpfasm.RSh.Imm(bpfasm.R0, 32)}
+	case 3, 4:
+		return []bpfasm.Instruction{bpfasm.Mov.Reg(bpfasm.R1, g.reg()), bpf.Call(bpf.HelperBitLength)}
 	}
 	return event8(8*int32(1+g.IntN(4)), -8*int32(4+g.IntN(4)))
 }

@@ -1,0 +1,124 @@
+package lang
+
+import "math"
+
+// aggregations that a map can be assigned.
+var aggregations = map[string]Agg{
+	"count": Count, "sum": Sum, "avg": Avg, "stats": Stats, "min": Min, "max": Max, "hist": Hist, "lhist": LHist,
+}
+
+// assignMap checks "@m[keys] = count()" and the like.
+func (c *checker) assignMap(s *assignStmt, m *mapExpr) {
+	call, isCall := s.value.(*callExpr)
+	agg, known := Agg(0), false
+	if isCall {
+		agg, known = aggregations[call.name]
+	}
+	if s.op != 0 || !known {
+		c.mapKeys(m)
+		c.valueOfMap(s, call)
+		return
+	}
+	keys := c.mapKeys(m)
+	arg, buckets := c.aggArgs(call, agg)
+	info := c.maps[m.name]
+	if info == nil || info.agg == 0 {
+		c.newMap(m, agg, keys)
+		info = c.maps[m.name]
+		info.buckets = buckets
+	}
+	if info.agg != agg {
+		c.diags.Errorf(s.span, "@%s holds %s(), it cannot hold %s()", m.name, info.agg, agg).Note(info.first, "assigned here")
+		return
+	}
+	if info.buckets != buckets && arg.Kind != bad {
+		c.diags.Errorf(call.span, "@%s has other buckets", m.name).Note(info.first, "assigned here")
+	}
+	if arg.Kind == Int && arg.Signed && !info.signed {
+		info.signed, c.changed = true, true
+	}
+	c.sameKeys(m, info, keys)
+}
+
+// aggArgs checks the arguments of an aggregation and returns the type of the
+// value, which is bad if there is an error.
+func (c *checker) aggArgs(call *callExpr, agg Agg) (Type, Buckets) {
+	if f := functions[call.name]; len(call.args) < f.min || len(call.args) > f.max {
+		c.values(call.args)
+		c.arity(call, f.min, f.max)
+		return badType, Buckets{}
+	}
+	if agg == Count {
+		return noneType, Buckets{}
+	}
+	arg := c.value(call.args[0])
+	if arg.Kind != Int && arg.Kind != bad {
+		c.diags.Errorf(call.args[0].base().span, "%s() takes an integer, this is %s", call.name, arg.a())
+		arg = badType
+	}
+	var b Buckets
+	ok := true
+	switch {
+	case agg == Hist && len(call.args) == 2:
+		b, ok = c.histArgs(call)
+	case agg == LHist:
+		b, ok = c.lhistArgs(call)
+	}
+	if !ok {
+		arg = badType
+	}
+	return arg, b
+}
+
+// maxHistBits and maxLinear bound the size of a cell, as in bpftrace.
+const (
+	maxHistBits = 5
+	maxLinear   = 1000
+)
+
+func (c *checker) histArgs(call *callExpr) (Buckets, bool) {
+	bits, ok := c.literal(call.args[1], "number of bits of hist()")
+	if ok && (bits < 0 || bits > maxHistBits) {
+		c.diags.Errorf(call.args[1].base().span, "hist() takes 0 to %d bits, not %d", maxHistBits, bits)
+		ok = false
+	}
+	return Buckets{Bits: uint(bits)}, ok
+}
+
+func (c *checker) lhistArgs(call *callExpr) (Buckets, bool) {
+	least, ok1 := c.literal(call.args[1], "smallest value of lhist()")
+	most, ok2 := c.literal(call.args[2], "largest value of lhist()")
+	step, ok3 := c.literal(call.args[3], "step of lhist()")
+	b := Buckets{Min: least, Max: most, Step: step}
+	switch at := call.span; {
+	case !ok1 || !ok2 || !ok3:
+	case least < 0 || most < 0:
+		c.diags.Errorf(at, "the limits of lhist() must not be negative")
+	case step < 1:
+		c.diags.Errorf(at, "the step of lhist() must be at least 1")
+	case least > most:
+		c.diags.Errorf(at, "the smallest value of lhist(), %d, is above the largest, %d", least, most)
+	case most-least < step:
+		c.diags.Errorf(at, "the step of lhist(), %d, is larger than the range, %d", step, most-least)
+	case (most-least)/step > maxLinear:
+		c.diags.Errorf(at, "lhist() would have %d buckets, the limit is %d", (most-least)/step, maxLinear).
+			Hint("a larger step makes fewer")
+	default:
+		return b, true
+	}
+	return Buckets{Step: 1}, false
+}
+
+// literal is the value of an argument that must be an integer literal.
+func (c *checker) literal(x expr, what string) (int64, bool) {
+	t := c.value(x)
+	b := x.base()
+	switch {
+	case t.Kind == bad:
+		return 0, false
+	case t.Kind != Int || !b.con.literal || !b.negative() && b.con.u > math.MaxInt64:
+		c.diags.Errorf(b.span, "the %s is an integer literal", what)
+		return 0, false
+	}
+	return int64(b.con.u), true
+}
