@@ -75,6 +75,7 @@ func run(t *testing.T, pieces []piece) []outcome {
 type twin struct {
 	in         x86.Inst
 	code       []byte
+	sample     []byte // the code before what it refers to was changed
 	from, to   abi.Addr
 	size       int // of the moved form
 	was, is    piece
@@ -106,7 +107,7 @@ func state(r *rand.Rand) (p piece) {
 // newTwin moves an instruction after its own references were made to lead to
 // data and goals. It reports false if the instruction cannot be run.
 func newTwin(r *rand.Rand, s sample) (twin, bool) {
-	w := twin{in: s.in, code: bytes.Clone(s.code)}
+	w := twin{in: s.in, code: bytes.Clone(s.code), sample: s.code}
 	w.from = runFrom + 0x800 + abi.Addr(r.IntN(cpuHole))
 	w.to = runTo + 0x800 + abi.Addr(r.IntN(cpuHole))
 	end := w.from + abi.Addr(s.in.Len)
@@ -205,6 +206,9 @@ func branches() (all [][]byte) {
 	return append(all, []byte{0xc3}, []byte{0xf3, 0xc3}, []byte{0xc2, 0x10, 0x00}, []byte{0xff, 0x24, 0x24}, []byte{0xff, 0xe7})
 }
 
+// fewestEncodings are to be compared at least.
+const fewestEncodings = 10_000
+
 func compare(t *testing.T, twins []twin) {
 	t.Helper()
 	var pieces []piece
@@ -230,7 +234,17 @@ func compare(t *testing.T, twins []twin) {
 			}
 		}
 	}
-	t.Logf("%d pairs ran alike; ended by signal: %v", len(twins), ends)
+	encodings, whole := map[string]bool{}, map[string]bool{}
+	for i, w := range twins {
+		encodings[string(w.sample)] = true
+		if outcomes[2*i].Sig == sigTrap {
+			whole[string(w.sample)] = true
+		}
+	}
+	t.Logf("%d pairs of %d encodings ran alike, %d of them to the end; ended by signal: %v", len(twins), len(encodings), len(whole), ends)
+	if len(whole) < fewestEncodings {
+		t.Errorf("only %d encodings ran to their end, want %d", len(whole), fewestEncodings)
+	}
 	if ends[sigTrap] < len(twins)/4 {
 		t.Errorf("only %d of %d pairs ran to their end", ends[sigTrap], len(twins))
 	}
