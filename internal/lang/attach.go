@@ -14,6 +14,8 @@ type ProbeKind uint8
 const (
 	// Uprobe runs in the target when it reaches an instruction.
 	Uprobe ProbeKind = iota + 1
+	// Uretprobe runs in the target when it returns from a function.
+	Uretprobe
 	// Begin runs in the tracer before any other probe is armed.
 	Begin
 	// End runs in the tracer after all others are disarmed.
@@ -24,11 +26,12 @@ const (
 
 // String is the kind's name in a script.
 func (k ProbeKind) String() string {
-	return [...]string{"none", "uprobe", "begin", "end", "interval"}[k]
+	return [...]string{"none", "uprobe", "uretprobe", "begin", "end", "interval"}[k]
 }
 
 // AttachPoint is where a script wants a probe, as the script says it: nothing
-// is looked up. Exactly one of Func and Addr is set for a Uprobe.
+// is looked up. Exactly one of Func and Addr is set for a Uprobe
+// and for a Uretprobe.
 type AttachPoint struct {
 	Kind   ProbeKind
 	Path   string // file, short name of a library, or empty: the target's own executable
@@ -244,7 +247,7 @@ func (r *attachReader) read() bool {
 	}
 	r.ap.Kind = prov.kind
 	switch prov.kind {
-	case Uprobe:
+	case Uprobe, Uretprobe:
 		return r.uprobe()
 	case Interval:
 		return r.interval()
@@ -272,7 +275,7 @@ func (r *attachReader) uprobe() bool {
 	case 3:
 		return r.unsupported(args[1].span, "a language in an attach point")
 	default:
-		r.errorf(r.ap.Span, "a uprobe is uprobe:PATH:FUNCTION, with %d parts this one is none", len(args)).
+		r.errorf(r.ap.Span, "a %s is %[1]s:PATH:FUNCTION, with %d parts this one is none", r.ap.Kind, len(args)).
 			Hint("put quotes around a function whose name has a ':'")
 		return false
 	}
@@ -300,6 +303,10 @@ func (r *attachReader) function(f attachPart) bool {
 		name, r.ap.Offset = f.text[:plus], off
 		if name == "" || strings.ContainsAny(name, "+") && !f.quoted[strings.IndexByte(name, '+')] {
 			r.errorf(f.span, "expected one function and one offset")
+			return false
+		}
+		if off != 0 && r.ap.Kind == Uretprobe {
+			r.errorf(f.span, "a uretprobe is at the returns of a whole function, not at an offset").Hint("use uretprobe:PATH:FUNCTION")
 			return false
 		}
 	} else if isDigit(f.text[0]) && !f.quoted[0] {

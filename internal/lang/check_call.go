@@ -65,7 +65,7 @@ func (c *checker) call(x *callExpr) Type {
 
 // otherCall is a call of what is no supported function.
 func (c *checker) otherCall(x *callExpr) Type {
-	isBuiltin := x.name == builtinPid || isArgName(x.name)
+	isBuiltin := x.name == builtinPid || x.name == builtinRetval || isArgName(x.name)
 	switch {
 	case isBuiltin && len(x.args) == 0 && x.name == builtinPid:
 		return c.builtin(x.name, x.base())

@@ -130,6 +130,8 @@ func (c *checker) builtin(name string, b *exprBase) Type {
 	switch {
 	case name == builtinPid:
 		return intType(4, false)
+	case name == builtinRetval:
+		return c.only(Uretprobe, name, b)
 	case isArgName(name):
 		return c.arg(name, b)
 	case kernelNames[name]:
@@ -140,7 +142,7 @@ func (c *checker) builtin(name string, b *exprBase) Type {
 		c.diags.Errorf(b.span, "%s is a function", name).Hint("call it: %s(...)", name)
 	default:
 		d := c.diags.Errorf(b.span, "unknown name '%s'", name)
-		if near := nearest(name, set("pid arg0 arg1 arg2 arg3 arg4 arg5 true false")); near != "" {
+		if near := nearest(name, set("pid arg0 arg1 arg2 arg3 arg4 arg5 retval true false")); near != "" {
 			d.Hint("did you mean %s?", near)
 		} else if c.find(name) != nil {
 			d.Hint("did you mean $%s?", name)
@@ -149,13 +151,25 @@ func (c *checker) builtin(name string, b *exprBase) Type {
 	return badType
 }
 
+// only reports a builtin that exists in probes of one kind only.
+func (c *checker) only(kind ProbeKind, name string, b *exprBase) Type {
+	for _, a := range c.probe.attach {
+		if a.Kind == kind {
+			continue
+		}
+		d := c.diags.Errorf(b.span, "%s exists only in %ss", name, kind).Note(a.Span, "this is none")
+		if kind == Uprobe && a.Kind == Uretprobe {
+			d.Hint("keep it in a map at the entry: @%s[tid] = %s", name, name)
+		}
+		return badType
+	}
+	return uint64Type
+}
+
 // arg is an argument of the probed function.
 func (c *checker) arg(name string, b *exprBase) Type {
-	for _, a := range c.probe.attach {
-		if a.Kind != Uprobe {
-			c.diags.Errorf(b.span, "%s exists only in uprobes", name).Note(a.Span, "this is none")
-			return badType
-		}
+	if t := c.only(Uprobe, name, b); t.Kind == bad {
+		return t
 	}
 	n, err := strconv.Atoi(strings.TrimPrefix(name, "arg"))
 	if err != nil || n >= bpf.NumArgs {

@@ -40,8 +40,7 @@ func Compile(src, name string, opts Options) (*Script, error) {
 	}
 	s := &Script{Source: source, Maps: c.buildMaps(), PrintMapsOnExit: c.config.printMapsOnExit}
 	for i, n := range tree.probes {
-		prog := lower(s, c.maps, diags, n, fmt.Sprintf("probe%d", i+1))
-		s.addProbes(n, prog)
+		s.addProbes(n, lower(s, c.maps, diags, n, fmt.Sprintf("probe%d", i+1)))
 	}
 	if err := diags.Err(); err != nil {
 		return nil, err
@@ -59,7 +58,7 @@ func (s *Script) addProbes(n *probeNode, prog *bpf.Program) {
 			i++
 		}
 		if i == len(s.Probes) {
-			s.Probes = append(s.Probes, Probe{Kind: a.Kind, Prog: prog, Text: s.Source.Slice(n.span), Span: n.span})
+			s.Probes = append(s.Probes, Probe{Kind: a.Kind, Prog: prog, Retval: survey(n).retval, Text: s.Source.Slice(n.span), Span: n.span})
 		}
 		s.Probes[i].Attach = append(s.Probes[i].Attach, a)
 	}

@@ -37,6 +37,14 @@
 // in each slot. That is address space, not memory, but with many threads and
 // fine buckets it may be too much; fewer keys (max_map_keys) help.
 //
+// A uretprobe runs at the instructions by which its function is left, of which
+// retval reads the register for results. So, unlike in bpftrace, calls that were
+// under way when the probe was put in are counted when they return, as are all
+// calls of a recursion, and a function that ends by jumping to another one (a
+// tail call) has returned there: what the other one returns is not known yet, and
+// a program that asks for it is refused. A function that is left by an exception
+// or by longjmp does not return.
+//
 // A compiled Script is plain data. Its programs share one numbering of maps.
 // What a program wants the tracer to do (print, clear, exit, ...) it writes
 // into the event ring: a record of 8-byte words, the number of an Action and

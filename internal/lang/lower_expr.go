@@ -68,6 +68,10 @@ func (l *lowerer) value(x expr, dst asm.Register) {
 	}
 	switch x := x.(type) {
 	case *nameExpr:
+		if x.name == builtinRetval {
+			l.emit(asm.LoadMem(dst, l.ctx, bpf.PtRegsAX, asm.DWord))
+			return
+		}
 		n, _ := strconv.Atoi(strings.TrimPrefix(x.name, "arg"))
 		l.emit(bpf.LoadArg(dst, l.ctx, n))
 	case *castExpr:

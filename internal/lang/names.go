@@ -15,7 +15,7 @@ var providers = []provider{
 	{name: "interval", aliases: []string{"i"}, kind: Interval},
 	{name: "begin", kind: Begin},
 	{name: "end", kind: End},
-	{name: "uretprobe", aliases: []string{"ur"}},
+	{name: "uretprobe", aliases: []string{"ur"}, kind: Uretprobe},
 	{name: "usdt", aliases: []string{"U"}},
 	{name: "profile", aliases: []string{"p"}},
 	{name: "watchpoint", aliases: []string{"w"}},
@@ -34,7 +34,7 @@ var providers = []provider{
 }
 
 // usable are the providers that an error may suggest.
-var usable = map[string]bool{"uprobe": true, "interval": true, "begin": true, "end": true}
+var usable = map[string]bool{"uprobe": true, "uretprobe": true, "interval": true, "begin": true, "end": true}
 
 // findProvider looks a name up: full names in any case, aliases as they are.
 func findProvider(name string) (provider, bool) {
@@ -51,8 +51,11 @@ func findProvider(name string) (provider, bool) {
 	return provider{}, false
 }
 
-// builtinPid is the one builtin, besides the arguments, that is supported.
-const builtinPid = "pid"
+// Builtins that are supported, besides the arguments.
+const (
+	builtinPid    = "pid"
+	builtinRetval = "retval"
+)
 
 // set makes a set of words.
 func set(words string) map[string]bool {
@@ -69,10 +72,10 @@ var (
 		has_key is_array is_err is_integer is_literal is_ptr is_str is_unsigned_integer join len memcmp nsecs ntop
 		offsetof pton rand reg signal signal_thread stack_len static_assert str_concat strcap strcontains strerror
 		strftime strlen strncmp strstr system time tseries uaddr unwatch uptr usym ustack warnf write_user container_of config macaddr syscall_name tid cpu func probe
-		probetype retval ncpus uid gid username ppid pcomm leader_comm leader_tid cpid has_cpid dw_ustack`)
+		probetype ncpus uid gid username ppid pcomm leader_comm leader_tid cpid has_cpid dw_ustack`)
 	// builtins of bpftrace that do not exist here yet.
 	unsupportedBuiltins = set(`args comm cpid cpu ctx elapsed func gid leader_comm leader_tid ncpus nsecs pcomm ppid
-		probe probetype rand retval tid uid usermode username ustack dw_ustack numaid config has_cpid`)
+		probe probetype rand tid uid usermode username ustack dw_ustack numaid config has_cpid`)
 	// functions and builtins about the kernel.
 	kernelNames = set(`cgroup cgroupid cgroup_path curtask debugf jiffies kaddr kfunc_allowed kfunc_exist kptr kstack
 		ksym override path percpu_kaddr skboutput socket_cookie`)
@@ -80,7 +83,7 @@ var (
 
 // isValueName reports whether a bare name may be a value, supported or not.
 func isValueName(name string) bool {
-	return name == builtinPid || isArgName(name) || unsupportedBuiltins[name] || kernelNames[name] ||
+	return name == builtinPid || name == builtinRetval || isArgName(name) || unsupportedBuiltins[name] || kernelNames[name] ||
 		unsupportedFunctions[name] || functions[name] != nil || name == "true" || name == "false"
 }
 

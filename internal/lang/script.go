@@ -39,6 +39,7 @@ type Probe struct {
 	Kind   ProbeKind
 	Attach []AttachPoint
 	Prog   *bpf.Program
+	Retval bool   // the program reads what the function returns
 	Text   string // attach points as written
 	Span   diag.Span
 }

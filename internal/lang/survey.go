@@ -6,6 +6,7 @@ type usage struct {
 	argAfterCall bool // an argument after a helper has destroyed r1
 	called       bool
 	pid          bool
+	retval       bool // what the function returned
 	vars         []*variable
 }
 
@@ -43,7 +44,8 @@ func (u *usage) expr(x expr) {
 		return
 	}
 	walk(x, func(x expr) {
-		if n, ok := x.(*nameExpr); ok && isArgName(n.name) {
+		if n, ok := x.(*nameExpr); ok && (isArgName(n.name) || n.name == builtinRetval) {
+			u.retval = u.retval || n.name == builtinRetval
 			u.args = true
 			u.argAfterCall = u.argAfterCall || u.called
 		}

@@ -21,18 +21,18 @@ type site struct {
 
 // resolve finds the sites of all uprobes of a script. Nothing in the target is
 // touched or stopped.
-func resolve(ms *modules, s *lang.Script) ([]*site, error) {
+func resolve(ms *modules, s *lang.Script) (sites []*site, refused []Refused, err error) {
 	byAddr := map[abi.Addr]*site{}
-	var sites []*site
 	for i := range s.Probes {
-		if s.Probes[i].Kind != lang.Uprobe {
+		if k := s.Probes[i].Kind; k != lang.Uprobe && k != lang.Uretprobe {
 			continue
 		}
 		for j := range s.Probes[i].Attach {
-			found, err := ms.sites(&s.Probes[i].Attach[j])
+			found, bad, err := ms.ofKind(&s.Probes[i], &s.Probes[i].Attach[j])
 			if err != nil {
-				return nil, err
+				return nil, nil, err
 			}
+			refused = append(refused, bad...)
 			for _, f := range found {
 				at := byAddr[f.addr]
 				if at == nil {
@@ -44,7 +44,25 @@ func resolve(ms *modules, s *lang.Script) ([]*site, error) {
 			}
 		}
 	}
-	return sites, nil
+	return sites, refused, nil
+}
+
+// ofKind finds the sites of one attach point of a probe.
+func (ms *modules) ofKind(p *lang.Probe, a *lang.AttachPoint) ([]*site, []Refused, error) {
+	entries, err := ms.sites(a)
+	if err != nil || p.Kind != lang.Uretprobe {
+		return entries, nil, err
+	}
+	var good []*site
+	var bad []Refused
+	for _, e := range entries {
+		sites, refused, err := e.exits(p.Retval)
+		if err != nil {
+			return nil, nil, fmt.Errorf("%s: %s: %w", a.Text, e.name, err)
+		}
+		good, bad = append(good, sites...), append(bad, refused...)
+	}
+	return good, bad, nil
 }
 
 // sites finds the sites of one attach point.

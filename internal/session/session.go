@@ -12,6 +12,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"syscall"
 	"time"
 
@@ -177,7 +178,7 @@ func (s *Session) plan() ([]planned, error) {
 	if s.traits, err = ms.traits(); err != nil {
 		return nil, err
 	}
-	sites, err := resolve(ms, s.config.Script)
+	sites, unclear, err := resolve(ms, s.config.Script)
 	if err != nil {
 		return nil, err
 	}
@@ -186,7 +187,7 @@ func (s *Session) plan() ([]planned, error) {
 	if err != nil {
 		return nil, err
 	}
-	s.refused = append(without, refused...)
+	s.refused = slices.Concat(unclear, without, refused)
 	s.config.Log("planned %d windows for %d sites in %.1f ms", len(windows), len(sites), ms1(time.Since(began)))
 	return windows, s.checkRefusals(len(windows))
 }
