@@ -231,7 +231,6 @@ func (a *analyser) step(i int) {
 		a.define(in.Dst, a.valueAddress())
 	case LoadFunc:
 		a.define(in.Dst, Value{Kind: FuncRef, Func: int32(a.code.FuncAt(in.Target))})
-		a.callWith(a.code.FuncAt(in.Target), &[6]Value{})
 	case Load:
 		a.define(in.Dst, a.load())
 	case Store:

@@ -124,7 +124,8 @@ func (a *analyser) helper(id asm.BuiltinFunc) {
 		if t == ArgWrite || t == ArgWriteOrNull {
 			a.writes(asm.R1+asm.Register(i), a.reg(asm.R1+asm.Register(i)+1))
 		}
-		if t == ArgFunc {
+		if f := a.reg(asm.R1 + asm.Register(i)); t == ArgFunc && f.Kind == FuncRef {
+			a.callWith(int(f.Func), &[6]Value{asm.R1: {Kind: Scalar}, asm.R2: a.reg(asm.R1 + asm.Register(i) + 1)})
 			a.clobberCall()
 		}
 	}

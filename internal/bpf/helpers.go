@@ -180,7 +180,7 @@ var helpers = []Helper{
 	{asm.FnTraceVprintk, "trace_vprintk", args{ArgRead, ArgSize, ArgReadOrNull, ArgSizeOrZero}, RetScalar, notYet},
 	{asm.FnSnprintf, "snprintf", args{ArgWriteOrNull, ArgSizeOrZero, ArgString, ArgReadOrNull, ArgSizeOrZero}, RetScalar, notYet},
 	{asm.FnStrncmp, "strncmp", args{ArgRead, ArgSize, ArgString}, RetScalar, notYet},
-	{asm.FnLoop, "loop", args{ArgAnything, ArgFunc, ArgStackOrNull, ArgAnything}, RetScalar, notYet},
+	{asm.FnLoop, "loop", args{ArgAnything, ArgFunc, ArgStackOrNull, ArgAnything}, RetScalar, ""},
 	{asm.FnTailCall, "tail_call", args{ArgContext, ArgMap, ArgAnything}, RetScalar, notYet},
 	{HelperExit, "exit", args{}, RetNever, ""},
 	{HelperBitLength, "bit_length", args{ArgAnything}, RetScalar, ""},

@@ -86,6 +86,7 @@ type frame struct {
 	back    int       // where its caller goes on
 	saved   [4]uint64 // the caller's r6 to r9
 	have    uint16    // which of them could be read
+	loop    *loop     // that calls the function
 }
 
 // Run executes a program on a context, which may be nil when the program does
@@ -219,6 +220,9 @@ func (x *run) step() (more bool, err error) {
 	case JumpAlways:
 		return true, x.goTo(in.Target)
 	case CallHelper:
+		if in.Helper() == asm.FnLoop {
+			return true, x.loop()
+		}
 		return x.call(in.Helper())
 	case CallReg:
 		id, err := x.get(in.Dst)
@@ -262,6 +266,9 @@ func (x *run) exit() (more bool, err error) {
 	}
 	if len(x.frames) == 1 {
 		return false, nil
+	}
+	if l := x.frames[len(x.frames)-1].loop; l != nil {
+		return true, x.again(l)
 	}
 	x.pop()
 	return true, nil

@@ -88,7 +88,7 @@ func (a *allocator) allocate(byNeed bool) (allocation, bool) {
 // constrain adds what one operation demands.
 func (a *allocator) constrain(o *op) {
 	a.written |= o.fixed | o.across
-	if o.in.Kind == bpf.CallFunc {
+	if o.callee != 0 {
 		a.constrainCall(o)
 		return
 	}
@@ -133,11 +133,19 @@ func (a *allocator) constrain(o *op) {
 func (a *allocator) constrainCall(o *op) {
 	c := &a.funcs[o.callee]
 	across := o.liveOut &^ o.defs
-	a.used |= o.uses | across
+	// A bpf_loop puts what the function takes into registers by itself.
+	takes := a.ops[c.first].liveIn
+	made := takes & vars(variable(bpfasm.R1), variable(bpfasm.R2))
+	for v := variable(bpfasm.R1); v <= variable(bpfasm.R2); v++ {
+		if made.has(v) {
+			a.separate(v, takes)
+		}
+	}
+	a.used |= o.uses | across | o.defs&reg(bpfasm.R0)
 	for v := variable(0); v < numVars; v++ {
 		if across.has(v) {
 			a.forbidden[v] |= c.fixed
-			a.separate(v, c.clobbers)
+			a.separate(v, c.clobbers|made|o.defs&reg(bpfasm.R0))
 		}
 	}
 	if o.lookup {

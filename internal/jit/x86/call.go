@@ -64,9 +64,13 @@ func (g *generator) charge(o *op, spent asm.Label) {
 // call emits a call of a function of the program. Wherever it is called from,
 // the stack pointer is the same in it.
 func (g *generator) call(o *op) {
-	b := &g.bodies[g.copyNumber()][o.callee]
 	spent := g.spent(o)
 	g.charge(o, spent)
+	g.callBody(o, &g.bodies[g.copyNumber()][o.callee], spent)
+}
+
+// callBody calls a function that has been paid for.
+func (g *generator) callBody(o *op, b *body, spent asm.Label) {
 	sp := g.sp
 	g.moveStack(g.frame.funcs[o.callee].depth - 8 - sp)
 	g.Call(b.entry)

@@ -27,6 +27,7 @@ type frame struct {
 	flags   int32 // where RAX holds the saved flags; 0 when flags are dead
 	fuel    int32 // where the fuel is; 0 when none is needed
 	context int32 // where the context is; 0 when none is needed
+	loop    int32 // where the main functions\' loops are kept; 0 without any
 	funcs   []funcFrame
 	deepest int32 // how far below the target's stack pointer all that reaches
 }
@@ -37,6 +38,7 @@ type funcFrame struct {
 	depth int32 // how far the stack pointer is moved when the function is entered
 	size  int32 // bytes below that
 	saves []save
+	loop  int32 // where its loops are kept; 0 without any
 	r10   int32 // what the eBPF frame pointer points to
 }
 
@@ -68,6 +70,9 @@ func layoutFrame(u *unit, al allocation, site Site) frame {
 	if u.takesContext() {
 		f.context = place(bpf.ContextEnd)
 	}
+	if u.funcs[0].loops {
+		f.loop = place(loopSize)
+	}
 	if lo, hi := u.stackRange(0); lo < hi {
 		f.funcs[0].r10 = -f.size - hi
 		f.size += hi - lo
@@ -92,7 +97,7 @@ func layoutFrame(u *unit, al allocation, site Site) frame {
 func (f *frame) layoutFuncs(u *unit, al allocation) {
 	order := u.calleesFirst()
 	slices.Reverse(order)
-	f.funcs[0].depth = f.move
+	f.funcs[0].depth, f.funcs[0].loop = f.move, f.loop
 	for _, n := range order {
 		ff := &f.funcs[n]
 		if n != 0 {
@@ -114,6 +119,10 @@ func (f *frame) layoutFunc(u *unit, n int, al allocation) {
 			ff.saves = append(ff.saves, save{al.reg[v], -ff.depth - ff.size, true})
 		}
 	}
+	if u.funcs[n].loops {
+		ff.size += loopSize
+		ff.loop = -ff.depth - ff.size
+	}
 	if lo, hi := u.stackRange(n); lo < hi {
 		ff.r10 = -ff.depth - ff.size - hi
 		ff.size += hi - lo
@@ -125,7 +134,7 @@ func (f *frame) shift(by int32) {
 	for i := range f.saves {
 		f.saves[i].off += by
 	}
-	for _, off := range []*int32{&f.flags, &f.fuel, &f.context} {
+	for _, off := range []*int32{&f.flags, &f.fuel, &f.context, &f.loop} {
 		if *off != 0 {
 			*off += by
 		}
@@ -146,7 +155,11 @@ func (u *unit) takesFuel() bool {
 // takesContext reports whether a register ever points to the context.
 func (u *unit) takesContext() bool {
 	for i := range u.ops {
-		if o := &u.ops[i]; u.live(i) && o.result.Kind == bpf.Context && o.defs&o.liveOut != 0 {
+		o := &u.ops[i]
+		if !u.live(i) {
+			continue
+		}
+		if v, ok := u.passes(o); ok && v.Kind == bpf.Context || o.result.Kind == bpf.Context && o.defs&o.liveOut != 0 {
 			return true
 		}
 	}

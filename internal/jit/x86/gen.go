@@ -257,6 +257,8 @@ func (g *generator) op(i int) {
 		g.exit(i)
 	case bpf.CallHelper:
 		switch in.Helper() {
+		case bpfasm.FnLoop:
+			g.loop(o)
 		case bpfasm.FnMapLookupElem:
 			g.mapLookup(o)
 		case bpfasm.FnMapUpdateElem:

@@ -224,6 +224,8 @@ func (u *unit) callOperands(o *op) error {
 		o.defs, o.uses, o.across = reg(bpfasm.R0), 0x3e, asm.Regs(asm.RAX, asm.RCX, asm.RDX, asm.RSI, asm.RDI, asm.R10, asm.R11)
 	case bpf.HelperBitLength:
 		o.uses, o.defs = reg(bpfasm.R1), reg(bpfasm.R0)
+	case bpfasm.FnLoop:
+		return u.loopOperands(o)
 	case bpf.HelperExit:
 		o.temps = vars(temp1)
 	case bpf.HelperRingbufOutput, bpfasm.FnRingbufReserve, bpfasm.FnRingbufSubmit, bpfasm.FnRingbufDiscard, bpfasm.FnPerfEventOutput:

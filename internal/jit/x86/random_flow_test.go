@@ -52,11 +52,22 @@ func (g *flowRandomizer) num() bpfasm.Register { return numbers[g.IntN(len(numbe
 // frameBytes is how much of its stack a function uses.
 const frameBytes = 64
 
+// Functions with an odd number are called by bpf_loop: with the round in r1 and
+// the pointer in r2.
 func (g *flowRandomizer) function() {
 	first := len(g.insns)
-	g.add(bpfasm.Mov.Reg(bpfasm.R6, bpfasm.R1))
+	looped := g.fn%2 == 1
+	if looped {
+		g.add(bpfasm.Mov.Reg(bpfasm.R6, bpfasm.R2))
+	} else {
+		g.add(bpfasm.Mov.Reg(bpfasm.R6, bpfasm.R1))
+	}
 	for _, r := range numbers {
-		if g.fn == 0 || r < bpfasm.R2 || r > bpfasm.R5 {
+		if looped && r == bpfasm.R7 {
+			g.add(bpfasm.Mov.Reg(bpfasm.R7, bpfasm.R1))
+			continue
+		}
+		if g.fn == 0 || looped || r < bpfasm.R2 || r > bpfasm.R5 {
 			g.add(bpfasm.LoadImm(r, g.constant(), bpfasm.DWord))
 		}
 	}
@@ -69,6 +80,9 @@ func (g *flowRandomizer) function() {
 		at := len(g.insns)
 		g.group()
 		g.insns[at] = g.insns[at].WithSymbol(g.label(i))
+	}
+	if looped {
+		g.add(bpfasm.And.Imm(bpfasm.R0, int32(g.IntN(2))))
 	}
 	g.add(bpfasm.Return())
 }
@@ -106,13 +120,27 @@ func (g *flowRandomizer) group() {
 }
 
 func (g *flowRandomizer) call() {
-	if g.IntN(2) == 0 {
-		g.add(bpfasm.Mov.Reg(bpfasm.R1, bpfasm.R6))
-	} else {
-		g.add(bpfasm.Mov.Reg(bpfasm.R1, bpfasm.R10), bpfasm.Add.Imm(bpfasm.R1, -int32(frameBytes-8*g.IntN(4))))
-	}
 	callee := g.fn + 1 + g.IntN(g.funcs-g.fn-1)
-	g.add(bpfasm.Call.Label(fmt.Sprintf("f%d", callee)))
+	p := bpfasm.R1
+	if callee%2 == 1 {
+		p = bpfasm.R3
+	}
+	if g.IntN(2) == 0 {
+		g.add(bpfasm.Mov.Reg(p, bpfasm.R6))
+	} else {
+		g.add(bpfasm.Mov.Reg(p, bpfasm.R10), bpfasm.Add.Imm(p, -int32(frameBytes-8*g.IntN(4))))
+	}
+	if callee%2 == 1 {
+		if g.IntN(2) == 0 {
+			g.add(bpfasm.Mov.Imm(bpfasm.R1, int32(g.IntN(5))))
+		} else {
+			g.add(bpfasm.Mov.Reg(bpfasm.R1, bpfasm.R7), bpfasm.And.Imm(bpfasm.R1, []int32{3, 7, -1}[g.IntN(3)]))
+		}
+		g.add(bpfasm.Instruction{OpCode: bpfasm.LoadImmOp(bpfasm.DWord), Dst: bpfasm.R2, Src: bpfasm.PseudoFunc, Constant: -1}.WithReference(fmt.Sprintf("f%d", callee)),
+			bpfasm.Mov.Imm(bpfasm.R4, 0), bpfasm.FnLoop.Call())
+	} else {
+		g.add(bpfasm.Call.Label(fmt.Sprintf("f%d", callee)))
+	}
 	for r := bpfasm.R2; r <= bpfasm.R5; r++ {
 		g.add(bpfasm.Mov.Imm(r, int32(g.constant())))
 	}

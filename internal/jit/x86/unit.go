@@ -156,6 +156,7 @@ type function struct {
 	clobbers varSet     // variables that it or a callee changes without saving them
 	fixed    asm.RegSet // registers that it or a callee overwrites
 	spends   bool       // it or a callee takes fuel
+	loops    bool       // it calls bpf_loop
 }
 
 func newUnit(progs []*bpf.Verified, site Site, env *Env, escapes bool) *unit {
@@ -313,9 +314,15 @@ func (u *unit) analyse() error {
 	for i := range u.ops {
 		if o := &u.ops[i]; u.reached(i) {
 			u.successors(i, func(s int) { u.ops[s].joins++ })
-			if o.in.Kind == bpf.CallFunc {
-				p := &u.progs[o.prog]
+			p := &u.progs[o.prog]
+			switch {
+			case o.in.Kind == bpf.CallFunc:
 				o.callee = p.funcs[p.Code().FuncAt(o.in.Target)]
+			case isCall(o.in, bpfasm.FnLoop) && o.val(bpfasm.R2).Kind == bpf.FuncRef:
+				o.callee = p.funcs[o.val(bpfasm.R2).Func]
+				u.funcs[o.fn].loops = true
+			}
+			if o.callee != 0 {
 				u.funcs[o.fn].calls = append(u.funcs[o.fn].calls, o.callee)
 			}
 		}
@@ -428,9 +435,12 @@ func (u *unit) liveness() {
 // more than was known.
 func (u *unit) flowBack(i int) bool {
 	o := &u.ops[i]
-	if o.in.Kind == bpf.CallFunc {
-		const args = 1<<bpfasm.R1 | 1<<bpfasm.R2 | 1<<bpfasm.R3 | 1<<bpfasm.R4 | 1<<bpfasm.R5
-		needs := u.ops[u.funcs[o.callee].first].liveIn & (args | vars(slotVar))
+	if o.callee != 0 {
+		needs := u.ops[u.funcs[o.callee].first].liveIn & vars(slotVar)
+		if o.in.Kind == bpf.CallFunc {
+			const args = 1<<bpfasm.R1 | 1<<bpfasm.R2 | 1<<bpfasm.R3 | 1<<bpfasm.R4 | 1<<bpfasm.R5
+			needs |= u.ops[u.funcs[o.callee].first].liveIn & args
+		}
 		if o.lookup {
 			needs &^= vars(slotVar)
 		}
@@ -462,7 +472,7 @@ func (u *unit) summarize() {
 			if !u.live(i) {
 				continue
 			}
-			if o.in.Kind == bpf.CallFunc {
+			if o.callee != 0 {
 				c := &u.funcs[o.callee]
 				o.temps, o.fixed = o.temps|c.clobbers&vars(temp1, temp2), c.fixed
 				f.spends = f.spends || c.spends
@@ -540,6 +550,9 @@ func (u *unit) stackEffect(o *op) {
 			}
 		}
 	case bpf.CallHelper:
+		if o.callee != 0 && o.val(bpfasm.R3).Kind == bpf.Stack {
+			o.stackIn.addAll()
+		}
 		u.reads(o, func(p bpf.Value, size int) {
 			if u.fnOf(o, p) == o.fn {
 				o.stackIn.add(p.Off, size)
@@ -617,7 +630,7 @@ func (u *unit) letsStackEscape() bool {
 		if o.result.Kind == bpf.Stack && o.defs&o.liveOut != 0 {
 			return true
 		}
-		if o.takesFrame() {
+		if v, ok := u.passes(o); ok && v.Kind == bpf.Stack || o.takesFrame() {
 			return true
 		}
 	}
