@@ -58,6 +58,14 @@ type Detour struct {
 	index   int
 }
 
+// InPlace reports whether the detour's patch is in the target's text.
+func (d *Detour) InPlace() bool { return d.inPlace }
+
+// Same reports whether two detours are the same code with the same patch.
+func (d *Detour) Same(o *Detour) bool {
+	return d.At == o.At && d.Size == o.Size && d.patch.Addr == o.patch.Addr && bytes.Equal(d.patch.New, o.patch.New)
+}
+
 // isSite reports whether programs run at an address of the window.
 func (d *Detour) isSite(at abi.Addr) bool {
 	return slices.ContainsFunc(d.Window.Sites, func(s plan.Site) bool { return s.Addr == at })

@@ -96,23 +96,6 @@ func (s *Session) awaitGo(ctx context.Context) error {
 // arguments.
 const Arguments plan.Reason = "arguments"
 
-// withoutArguments refuses sites in Go functions written in assembly, which may have their arguments on the
-// stack or in registers, if a program asks for arguments.
-func (s *Session) withoutArguments(sites []*site) (good []*site, bad []Refused) {
-	for _, at := range sites {
-		asks := false
-		for _, i := range at.probes {
-			asks = asks || s.programs[i].UsesArguments()
-		}
-		if asks && at.fn.Go && at.fn.Asm {
-			bad = append(bad, Refused{at.name, Arguments, "a Go function written in assembly: where its arguments are is not known; probe it without them"})
-			continue
-		}
-		good = append(good, at)
-	}
-	return good, bad
-}
-
 // entry is where a call of a function is counted.
 func (mod *module) entry(fn image.Func) (uint64, error) {
 	if !fn.Go {
@@ -127,13 +110,4 @@ func (mod *module) entry(fn image.Func) (uint64, error) {
 		return 0, nil
 	}
 	return uint64(check.Len), nil
-}
-
-// stack is the room on the goroutine's stack at each of the window's sites.
-func (p *planned) stack() []int {
-	var room []int
-	for _, at := range p.sites {
-		room = append(room, at.stack)
-	}
-	return room
 }

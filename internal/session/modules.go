@@ -25,6 +25,10 @@ type module struct {
 	funcs *image.Functions
 	bias  image.Bias
 	elf   *elfplan.Module // of the three
+
+	start  abi.Addr           // of the text's mapping
+	gone   bool               // it is not mapped at the moment
+	before map[abi.Addr]*unit // by where the next function starts: the one before it
 }
 
 // modules finds and reads the modules of a target, each once.
@@ -196,7 +200,7 @@ func (ms *modules) load(m *proc.Mapping) (*module, error) {
 	if err != nil {
 		return nil, err
 	}
-	mod := &module{path: m.Path, file: f}
+	mod := &module{path: m.Path, file: f, start: m.Start, before: map[abi.Addr]*unit{}}
 	if err := mod.read(m); err != nil {
 		f.Close()
 		return nil, fmt.Errorf("%s: %w", m.Path, err)

@@ -7,25 +7,11 @@ import (
 	"strings"
 
 	"trapless/internal/abi"
+	"trapless/internal/image"
 	"trapless/internal/inject"
 	"trapless/internal/plan"
 	"trapless/internal/proc"
 )
-
-// planned is a window with its sites.
-type planned struct {
-	sites  []*site // as in the window
-	window *plan.Window
-}
-
-// name names the sites.
-func (p *planned) name() string {
-	var names []string
-	for _, s := range p.sites {
-		names = append(names, s.name)
-	}
-	return strings.Join(names, ", ")
-}
 
 // Refused is a site that is not probed, and why.
 type Refused struct {
@@ -34,107 +20,163 @@ type Refused struct {
 	Detail string
 }
 
-// unit is a function with sites.
+// unit is a function with sites. They are planned together.
 type unit struct {
-	fn      *plan.Func
+	mod     *module
+	fn      image.Func
+	desc    *plan.Func // as it was described last
 	facts   *plan.Facts
 	named   map[abi.Addr]*site
 	windows []*plan.Window
 	refused []*plan.Refusal
+	detours []*inject.Detour // of the windows, in the order in which they are put in place
 }
 
-// planSites decides how the sites are patched.
-func planSites(ms *modules, sites []*site, traits inject.Traits) ([]planned, []Refused, error) {
-	units, err := describe(ms, sites, traits)
-	if err != nil {
-		return nil, nil, err
+// unitOf is the function of a site.
+func (r *registry) unitOf(s *site) *unit {
+	key := siteKey{s.module, s.fn.Start}
+	u := r.units[key]
+	if u == nil {
+		u = &unit{mod: s.module, fn: s.fn, named: map[abi.Addr]*site{}}
+		r.units[key] = u
 	}
-	for _, u := range units {
-		u.plan()
-	}
-	settle(units)
-	var good []planned
-	var bad []Refused
-	for _, u := range units {
-		for _, w := range u.windows {
-			pl := planned{window: w}
-			for _, s := range w.Sites {
-				pl.sites = append(pl.sites, u.named[s.Addr])
-			}
-			good = append(good, pl)
-		}
-		for _, r := range u.refused {
-			bad = append(bad, Refused{u.named[r.Site].name, r.Reason, r.Detail})
-		}
-	}
-	return good, bad, nil
+	return u
 }
 
-func (u *unit) plan() {
+// plan decides how the sites of functions are patched in which something has
+// changed. The target is not touched.
+func (r *registry) plan() error {
+	var work []*unit
+	for u := range r.dirty {
+		if !u.mod.gone {
+			work = append(work, u)
+		}
+	}
+	if len(work) == 0 {
+		return nil
+	}
+	slices.SortFunc(work, compareUnits)
+	if err := r.describe(work); err != nil {
+		return err
+	}
+	for _, u := range work {
+		r.planUnit(u)
+		delete(r.dirty, u)
+	}
+	r.planned = append(r.planned, r.settle(work)...)
+	slices.SortFunc(r.planned, compareUnits)
+	r.planned = slices.Compact(r.planned)
+	return nil
+}
+
+func compareUnits(x, y *unit) int {
+	return cmp.Or(cmp.Compare(x.mod.start, y.mod.start), cmp.Compare(x.fn.Start, y.fn.Start))
+}
+
+func (r *registry) planUnit(u *unit) {
+	u.windows, u.refused = nil, nil
+	if len(u.named) == 0 {
+		return
+	}
 	var addrs []abi.Addr
 	for at := range u.named {
 		addrs = append(addrs, at)
 	}
-	u.windows, u.refused = plan.Analyze(u.fn, addrs, u.facts)
+	slices.Sort(addrs)
+	u.windows, u.refused = plan.Analyze(u.desc, addrs, u.facts)
+	if r.boosted {
+		for _, w := range u.windows {
+			_ = w.Boost() // where that is not possible the jump stays
+		}
+	}
 }
 
 // settle plans those functions again that made room in the one behind them, where
-// something else was planned.
-func settle(units []*unit) {
-	of := map[*plan.Func]*unit{}
-	var all []*plan.Window
-	for _, u := range units {
-		of[u.fn] = u
-		all = append(all, u.windows...)
-	}
-	slices.SortFunc(all, func(x, y *plan.Window) int { return cmp.Compare(x.Start, y.Start) })
-	for _, f := range plan.Conflicts(all) {
-		if u := of[f]; u != nil {
-			f.Next = nil
-			u.plan()
+// something else is planned, also those before and behind that have not changed.
+// It returns all that have been planned.
+func (r *registry) settle(work []*unit) []*unit {
+	for {
+		of := map[*plan.Func]*unit{}
+		var all []*plan.Window
+		for _, u := range r.withNeighbours(work) {
+			of[u.desc] = u
+			all = append(all, u.windows...)
+		}
+		slices.SortFunc(all, func(x, y *plan.Window) int { return cmp.Compare(x.Start, y.Start) })
+		again := false
+		for _, f := range plan.Conflicts(all) {
+			u := of[f]
+			if u == nil || f.Next == nil {
+				continue
+			}
+			f.Next, again = nil, true
+			r.planUnit(u)
+			if !slices.Contains(work, u) {
+				work = append(work, u)
+			}
+		}
+		if !again {
+			return work
 		}
 	}
 }
 
-// describe describes the functions of sites and what surrounds them.
-func describe(ms *modules, sites []*site, traits inject.Traits) ([]*unit, error) {
-	blocked, shadow, err := ofThreads(ms.pid)
-	if err != nil {
-		return nil, err
+// withNeighbours adds the units right before and behind others.
+func (r *registry) withNeighbours(work []*unit) []*unit {
+	set := map[*unit]bool{}
+	for _, u := range work {
+		set[u] = true
+		for _, n := range []*unit{u.mod.before[u.desc.Start], r.units[siteKey{u.mod, u.mod.bias.VAddr(u.behind())}]} {
+			if n != nil && n.desc != nil {
+				set[n] = true
+			}
+		}
 	}
-	if ms.anyGo() {
+	all := make([]*unit, 0, len(set))
+	for u := range set {
+		all = append(all, u)
+	}
+	return all
+}
+
+// behind is where the next function starts.
+func (u *unit) behind() abi.Addr { return u.desc.End() + abi.Addr(len(u.desc.Pad)) }
+
+// describe describes functions and what surrounds them.
+func (r *registry) describe(units []*unit) error {
+	blocked, shadow, err := ofThreads(r.ms.pid)
+	if err != nil {
+		return err
+	}
+	if r.ms.anyGo() {
 		blocked = cmp.Or(blocked, "Go's runtime system, when it starts threads and is called by C,")
 	}
-	space, err := inject.FreeSpace(ms.pid, traits)
+	space, err := inject.FreeSpace(r.ms.pid, r.traits)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	var units []*unit
 	ofModule := map[*module][]*unit{}
-	for _, group := range byFunction(sites) {
-		mod := group[0].module
-		u := &unit{named: map[abi.Addr]*site{}}
-		if u.fn, err = mod.elf.Func(group[0].fn); err != nil {
-			return nil, fmt.Errorf("%s: %w", mod.path, err)
+	for _, u := range units {
+		if u.desc, err = u.mod.elf.Func(u.fn); err != nil {
+			return fmt.Errorf("%s: %w", u.mod.path, err)
 		}
-		for _, s := range group {
-			u.named[s.addr] = s
-			s.stack, _ = mod.elf.Room(mod.bias.VAddr(s.addr))
+		for _, s := range u.named {
+			s.stack, _ = u.mod.elf.Room(u.mod.bias.VAddr(s.addr))
 		}
-		units = append(units, u)
-		ofModule[mod] = append(ofModule[mod], u)
+		u.mod.before[u.behind()] = u
+		ofModule[u.mod] = append(ofModule[u.mod], u)
 	}
 	for mod, us := range ofModule {
 		facts, err := mod.surroundings(us)
 		if err != nil {
-			return nil, fmt.Errorf("%s: %w", mod.path, err)
+			return fmt.Errorf("%s: %w", mod.path, err)
 		}
 		facts.Blocked, facts.ShadowStack, facts.Space = blocked, shadow, space
 		for _, u := range us {
 			u.facts = facts
 		}
 	}
-	return units, nil
+	return nil
 }
 
 // surroundings finds what leads into functions of a module from outside of them,
@@ -142,7 +184,7 @@ func describe(ms *modules, sites []*site, traits inject.Traits) ([]*unit, error)
 func (mod *module) surroundings(units []*unit) (*plan.Facts, error) {
 	var funcs []*plan.Func
 	for _, u := range units {
-		funcs = append(funcs, u.fn)
+		funcs = append(funcs, u.desc)
 	}
 	funcs, err := mod.elf.Link(funcs)
 	if err != nil {
@@ -152,6 +194,24 @@ func (mod *module) surroundings(units []*unit) (*plan.Facts, error) {
 		return nil, err
 	}
 	return mod.elf.Facts()
+}
+
+// sitesOf are the sites of a window.
+func (u *unit) sitesOf(w *plan.Window) []*site {
+	var out []*site
+	for _, s := range w.Sites {
+		out = append(out, u.named[s.Addr])
+	}
+	return out
+}
+
+// siteNames names sites for people.
+func siteNames(sites []*site) string {
+	var names []string
+	for _, s := range sites {
+		names = append(names, s.name)
+	}
+	return strings.Join(names, ", ")
 }
 
 // ofThreads names a thread of the target that blocks a signal which windows of

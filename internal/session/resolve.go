@@ -6,7 +6,9 @@ import (
 
 	"trapless/internal/abi"
 	"trapless/internal/image"
+	"trapless/internal/inject"
 	"trapless/internal/lang"
+	"trapless/internal/plan"
 )
 
 // site is a place where programs are to run.
@@ -15,36 +17,14 @@ type site struct {
 	name   string // function and offset, for people
 	module *module
 	fn     image.Func
-	probes []int // indices in Script.Probes
-	stack  int   // room on the goroutine's stack, in Go functions
-}
+	probes []*Probe
+	stack  int // room on the goroutine's stack, in Go functions
 
-// resolve finds the sites of all uprobes of a script. Nothing in the target is
-// touched or stopped.
-func resolve(ms *modules, s *lang.Script) (sites []*site, refused []Refused, err error) {
-	byAddr := map[abi.Addr]*site{}
-	for i := range s.Probes {
-		if k := s.Probes[i].Kind; k != lang.Uprobe && k != lang.Uretprobe {
-			continue
-		}
-		for j := range s.Probes[i].Attach {
-			found, bad, err := ms.ofKind(&s.Probes[i], &s.Probes[i].Attach[j])
-			if err != nil {
-				return nil, nil, err
-			}
-			refused = append(refused, bad...)
-			for _, f := range found {
-				at := byAddr[f.addr]
-				if at == nil {
-					at = f
-					byAddr[f.addr] = f
-					sites = append(sites, f)
-				}
-				at.probes = append(at.probes, i)
-			}
-		}
-	}
-	return sites, refused, nil
+	unit     *unit
+	refusal  *plan.Refusal  // why it has no patch
+	detour   *inject.Detour // that its patch leads to, or will
+	index    int            // its number in the detour's window
+	inDetour []*Probe       // whose programs the detour runs, in this order
 }
 
 // ofKind finds the sites of one attach point of a probe.
@@ -148,25 +128,4 @@ func (mod *module) site(fn image.Func, off uint64) *site {
 		name = fmt.Sprintf("%s+%d", name, off)
 	}
 	return &site{addr: mod.bias.Addr(fn.Start + image.VAddr(off)), name: name, module: mod, fn: fn}
-}
-
-// byFunction groups sites by the function that they are in.
-func byFunction(sites []*site) [][]*site {
-	type key struct {
-		mod   *module
-		start image.VAddr
-	}
-	index := map[key]int{}
-	var groups [][]*site
-	for _, s := range sites {
-		k := key{s.module, s.fn.Start}
-		i, ok := index[k]
-		if !ok {
-			i = len(groups)
-			index[k] = i
-			groups = append(groups, nil)
-		}
-		groups[i] = append(groups[i], s)
-	}
-	return groups
 }

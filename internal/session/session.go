@@ -12,7 +12,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"syscall"
 	"time"
 
@@ -20,7 +19,6 @@ import (
 	"trapless/internal/arena"
 	"trapless/internal/bpf"
 	"trapless/internal/inject"
-	jit "trapless/internal/jit/x86"
 	"trapless/internal/lang"
 	"trapless/internal/proc"
 	"trapless/internal/ptrace"
@@ -59,17 +57,18 @@ type Session struct {
 	pidfd    int
 	traits   inject.Traits
 
-	views   []view // by map
-	machine *bpf.Machine
-	clock   *arena.Clock
-	refused []Refused
-	sites   int
-	stopped bool  // by exit()
-	status  int   // that exit() was given
-	failed  error // of the sink
-	armed   bool
-	within  time.Duration // that taking the probes out may take
-	pauses  []time.Duration
+	registry *registry
+	views    []view // by map
+	machine  *bpf.Machine
+	clock    *arena.Clock
+	refused  []Refused
+	sites    int
+	stopped  bool  // by exit()
+	status   int   // that exit() was given
+	failed   error // of the sink
+	armed    bool
+	within   time.Duration // that taking the probes out may take
+	pauses   []time.Duration
 }
 
 // Timeouts of what is done to a target.
@@ -112,19 +111,18 @@ func Attach(ctx context.Context, pid int, c Config) (*Session, error) {
 	if err := proc.Check(pid); err != nil {
 		return nil, err
 	}
-	windows, err := s.plan()
-	if err != nil {
-		return nil, err
+	if err := s.plan(); err != nil {
+		return nil, errors.Join(err, s.Close())
 	}
 	if s.tracer, err = ptrace.Start(); err != nil {
-		return nil, err
+		return nil, errors.Join(err, s.Close())
 	}
 	ctx, cancel := context.WithTimeout(ctx, attachTime)
 	defer cancel()
 	if s.group, err = s.tracer.Seize(ctx, pid); err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
-	if err := s.start(ctx, windows); err != nil {
+	if err := s.start(ctx); err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
 	return s, nil
@@ -146,12 +144,11 @@ func Launch(ctx context.Context, cmd *ptrace.Command, c Config) (*Session, error
 	}
 	s.launched, s.PID = true, s.group.PID
 	err = s.awaitGo(within)
-	var windows []planned
 	if err == nil {
-		windows, err = s.plan()
+		err = s.plan()
 	}
 	if err == nil {
-		err = s.start(within, windows)
+		err = s.start(within)
 	}
 	if err != nil {
 		s.kill()
@@ -167,29 +164,41 @@ func (s *Session) kill() {
 	}
 }
 
-// plan resolves the probes and plans their windows from files alone.
-func (s *Session) plan() ([]planned, error) {
+// plan registers the script's probes and plans their windows from files alone.
+func (s *Session) plan() error {
 	ms, err := readModules(s.PID)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	defer ms.Close()
 	began := time.Now()
 	if s.traits, err = ms.traits(); err != nil {
-		return nil, err
+		ms.Close()
+		return err
 	}
-	sites, unclear, err := resolve(ms, s.config.Script)
-	if err != nil {
-		return nil, err
+	s.registry = newRegistry(ms, s.traits, s.config.Log)
+	if _, err := s.registry.add(s.patterns()); err != nil {
+		return err
 	}
-	sites, without := s.withoutArguments(sites)
-	windows, refused, err := planSites(ms, sites, s.traits)
-	if err != nil {
-		return nil, err
+	if err := s.registry.plan(); err != nil {
+		return err
 	}
-	s.refused = slices.Concat(unclear, without, refused)
-	s.config.Log("planned %d windows for %d sites in %.1f ms", len(windows), len(sites), ms1(time.Since(began)))
-	return windows, s.checkRefusals(len(windows))
+	s.refused = s.registry.refused()
+	s.config.Log("planned %d windows for %d sites in %.1f ms", s.registry.windows(), len(s.registry.sites), ms1(time.Since(began)))
+	return s.checkRefusals(s.registry.windows())
+}
+
+// patterns are those of the script.
+func (s *Session) patterns() []*pattern {
+	var all []*pattern
+	for i := range s.config.Script.Probes {
+		p := &s.config.Script.Probes[i]
+		for k := range p.Attach {
+			if p.Kind == lang.Uprobe || p.Kind == lang.Uretprobe {
+				all = append(all, &pattern{probe: p, attach: &p.Attach[k], program: s.programs[i], index: i})
+			}
+		}
+	}
+	return all
 }
 
 // checkRefusals reports refusals; it is an error if nothing is left.
@@ -217,12 +226,12 @@ func (s *Session) checkRefusals(left int) error {
 const maxWarnings = 10
 
 // start prepares the target, runs BEGIN, arms, and lets the target go.
-func (s *Session) start(ctx context.Context, windows []planned) error {
+func (s *Session) start(ctx context.Context) error {
 	var err error
 	if s.pidfd, err = unix.PidfdOpen(s.PID); err != nil {
 		return fmt.Errorf("process %d: pidfd_open: %w", s.PID, err)
 	}
-	layout, err := s.layout(len(windows))
+	layout, err := s.layout(s.registry.windows())
 	if err != nil {
 		return err
 	}
@@ -236,7 +245,7 @@ func (s *Session) start(ctx context.Context, windows []planned) error {
 		return err
 	}
 	if !s.stopped {
-		if err := s.arm(ctx, windows); err != nil {
+		if err := s.arm(ctx); err != nil {
 			return err
 		}
 	}
@@ -251,45 +260,20 @@ func (s *Session) start(ctx context.Context, windows []planned) error {
 	return err
 }
 
-// arm writes the detours and applies them.
-func (s *Session) arm(ctx context.Context, windows []planned) error {
-	var reqs []inject.Request
-	names := map[abi.Addr]string{}
-	for _, w := range windows {
-		r := inject.Request{Window: w.window}
-		for _, site := range w.sites {
-			var programs []*bpf.Verified
-			for _, i := range site.probes {
-				programs = append(programs, s.programs[i])
-			}
-			r.Programs = append(r.Programs, programs)
+// arm puts the probes in place, opens the gates, and lets the target go.
+func (s *Session) arm(ctx context.Context) error {
+	s.registry.target, s.armed = s.target, true
+	err := s.registry.apply(ctx, func() error {
+		if err := s.target.OpenGates(); err != nil {
+			return err
 		}
-		if w.window.Func.Go {
-			r.Args, r.Stack = jit.GoArgs, w.stack()
-		}
-		reqs = append(reqs, r)
-		names[w.window.Site] = w.name()
-	}
-	detours, refusals, err := s.target.Place(ctx, reqs)
+		return s.group.Detach(ctx)
+	})
 	if err != nil {
 		return err
 	}
-	more, err := s.target.Arm(ctx, detours, func() error { return s.group.Detach(ctx) })
-	if err != nil {
-		return err
-	}
-	s.refused = nil
-	for _, r := range append(refusals, more...) {
-		s.refused = append(s.refused, Refused{names[r.Site], r.Reason, r.Detail})
-	}
-	s.armed, s.sites = true, 0
-	for _, d := range s.target.Detours() {
-		if len(d.Window.Sites) == 0 {
-			continue // it makes room for others
-		}
-		s.sites += len(d.Window.Sites)
-		s.config.Log("%s: %s of %d bytes at %s, detour of %d bytes at %s", names[d.Window.Site], d.Window.Tactic, d.Window.Len, d.Window.Start, d.Size, d.At)
-	}
+	s.refused, s.sites = s.registry.refused(), s.registry.inPlace()
+	s.registry.logDetours()
 	return s.checkRefusals(s.sites)
 }
 
@@ -347,6 +331,9 @@ func ms1(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
 // Close takes everything out of the target and lets go of it. It is safe at any
 // moment, also after an error, and does nothing the second time.
 func (s *Session) Close() error {
+	if s.registry != nil {
+		s.registry.Close()
+	}
 	if s.tracer == nil {
 		return nil
 	}

@@ -52,8 +52,7 @@ func TestErrorAfterArming(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.PID = p.Pid()
-	windows, err := s.plan()
-	if err != nil {
+	if err := s.plan(); err != nil {
 		t.Fatal(err)
 	}
 	if s.tracer, err = ptrace.Start(); err != nil {
@@ -64,14 +63,14 @@ func TestErrorAfterArming(t *testing.T) {
 	if s.group, err = s.tracer.Seize(ctx, p.Pid()); err != nil {
 		t.Fatal(err)
 	}
-	layout, err := s.layout(len(windows))
+	layout, err := s.layout(s.registry.windows())
 	if err != nil {
 		t.Fatal(err)
 	}
 	if s.target, err = inject.Open(ctx, s.group, layout, s.traits); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.arm(ctx, windows); err != nil {
+	if err := s.arm(ctx); err != nil {
 		t.Fatal(err)
 	}
 	if err := s.Close(); err != nil {
