@@ -105,6 +105,9 @@ const StackRoom plan.Reason = "stack-room"
 // nothing leads to the code yet. Code of an earlier session is used again where
 // it is the same to the byte.
 func (t *Target) Place(ctx context.Context, reqs []Request) ([]*Detour, []*plan.Refusal, error) {
+	if err := t.checkSyscalls(reqs); err != nil {
+		return nil, nil, err
+	}
 	space, err := t.freeSpace()
 	if err != nil {
 		return nil, nil, err

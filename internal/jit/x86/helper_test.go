@@ -174,3 +174,16 @@ func BenchmarkHelper(b *testing.B) {
 		})
 	}
 }
+
+func TestSyscallHelper(t *testing.T) {
+	for want, insns := range map[string]bpfasm.Instructions{
+		"":                     {bpf.Call(bpf.HelperGetCurrentPidTgid), bpfasm.RSh.Imm(bpfasm.R0, 32), bpfasm.FnKtimeGetNs.Call(), bpfasm.Return()},
+		"get_current_pid_tgid": {bpf.Call(bpf.HelperGetCurrentPidTgid), bpfasm.RSh.Imm(bpfasm.R0, 31), bpfasm.Return()},
+		"probe_read_user":      {bpfasm.FnProbeReadUser.Call(), bpfasm.Return()},
+		"get_current_comm":     {bpfasm.FnGetCurrentComm.Call(), bpfasm.Return()},
+	} {
+		if got := SyscallHelper(trusted(t, &bpf.Program{Name: "p", Insns: insns})); got != want {
+			t.Errorf("%q, not %q", got, want)
+		}
+	}
+}
