@@ -263,3 +263,56 @@ func TestRoutinesNeedLittleStack(t *testing.T) {
 		}
 	}
 }
+
+// *value += k, as compilers write it, loses no update: it becomes one atomic
+// instruction.
+func TestPlainUpdatesCountExactly(t *testing.T) {
+	const threads, each = 8, 100_000
+	maps := []abi.MapSpec{
+		{Name: "array", Kind: abi.Array, KeySize: 4, ValueSize: 16, MaxEntries: 4},
+		{Name: "percpu", Kind: abi.PerSlotArray, KeySize: 4, ValueSize: 16, MaxEntries: 4},
+	}
+	for _, slots := range []int{64, 0} {
+		h := newHelperHarness(t, arenaNear, maps)
+		h.leaveSlots(slots)
+		var insns bpfasm.Instructions
+		add := func(in ...bpfasm.Instruction) { insns = append(insns, in...) }
+		add(bpf.LoadArg(bpfasm.R6, bpfasm.R1, 0))
+		for m := range maps {
+			over := fmt.Sprint("no", m)
+			add(bpfasm.Mov.Reg(bpfasm.R3, bpfasm.R6), bpfasm.And.Imm(bpfasm.R3, 3), bpfasm.StoreMem(bpfasm.R10, -4, bpfasm.R3, bpfasm.Word),
+				bpf.LoadMap(bpfasm.R1, m), bpfasm.Mov.Reg(bpfasm.R2, bpfasm.R10), bpfasm.Add.Imm(bpfasm.R2, -4), bpf.Call(bpfasm.FnMapLookupElem),
+				bpfasm.JEq.Imm(bpfasm.R0, 0, over),
+				bpfasm.LoadMem(bpfasm.R1, bpfasm.R0, 0, bpfasm.DWord), bpfasm.Add.Imm(bpfasm.R1, 1), bpfasm.StoreMem(bpfasm.R0, 0, bpfasm.R1, bpfasm.DWord),
+				bpfasm.Mov.Imm(bpfasm.R2, 3),
+				bpfasm.LoadMem(bpfasm.R1, bpfasm.R0, 8, bpfasm.Word), bpfasm.Add.Reg(bpfasm.R1, bpfasm.R2), bpfasm.StoreMem(bpfasm.R0, 8, bpfasm.R1, bpfasm.Word),
+				bpfasm.Mov.Imm(bpfasm.R0, 0).WithSymbol(over))
+		}
+		v, err := bpf.Verify(&bpf.Program{Name: "plain", Insns: append(insns, bpfasm.Return()), Maps: maps})
+		if err != nil {
+			t.Fatal(err)
+		}
+		h.install(entrySite, v)
+		h.do(request{Op: opLoop, Entry: uint64(entryBase), Threads: threads, Iterations: each, Keys: 4})
+		var sums [2][2]uint64
+		for m := range maps {
+			ml := h.mapLayout(m)
+			for pos := range 4 {
+				at := []uint64{ml.Values + uint64(pos*ml.Stride())}
+				if !ml.Shared() {
+					at = nil
+					for slot := range 1 << h.env.Layout.SlotBits {
+						at = append(at, h.slotBase(slot)+ml.Cells+uint64(pos*ml.Stride()))
+					}
+				}
+				for _, a := range at {
+					sums[m][0] += h.word(a)
+					sums[m][1] += h.word(a + 8)
+				}
+			}
+			if sums[m] != [2]uint64{threads * each, 3 * threads * each} {
+				t.Errorf("%s, %d slots: %d, not %d and three times as many", maps[m].Name, slots, sums[m], threads*each)
+			}
+		}
+	}
+}

@@ -336,6 +336,8 @@ func (u *unit) analyse() error {
 		}
 	}
 	u.liveness()
+	u.foldUpdates()
+	u.liveness()
 	// Only operations that are not dead look the slot up; that makes more
 	// variables live.
 	u.placeLookups()
