@@ -121,7 +121,8 @@ func (m *Module) Facts() (*plan.Facts, error) {
 // FindEntries finds in the whole module what leads into functions from outside:
 // branches, switch tables of other parts of the function, landing pads, pointers
 // in data. A function of which all that is known counts as such (InboundKnown).
-// One that has no name counts as entered by calls if there is a call.
+// One that has no name counts as entered by calls if there is one, or if it can be
+// nothing else.
 func (m *Module) FindEntries(funcs []*plan.Func) error {
 	if m.ways == nil {
 		w, err := m.findWays()

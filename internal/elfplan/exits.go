@@ -52,7 +52,7 @@ func (m *Module) partsOf(fn image.Func) []image.Func {
 		return slices.ContainsFunc(parts, func(p image.Func) bool { return p.Start == g.Start })
 	}
 	for i := 0; i < len(parts) && len(parts) <= mostParts; i++ {
-		for _, g := range m.relatives(parts[i].Range) {
+		for _, g := range m.relatives(parts[i].Range).parts {
 			if !has(g) && m.belongs(g, has) {
 				parts = append(parts, g)
 			}
@@ -69,7 +69,7 @@ func (m *Module) belongs(g image.Func, has func(image.Func) bool) bool {
 	if _, pointed := slices.BinarySearch(m.ways.taken, g.Start); pointed {
 		return false
 	}
-	for _, other := range m.relatives(g.Range) {
+	for _, other := range m.relatives(g.Range).parts {
 		if !has(other) && !m.isPart(other) {
 			return false
 		}

@@ -18,6 +18,13 @@ type ways struct {
 	complete bool // nothing is missing in pads and taken
 	noReturn []abi.Addr
 	outward  map[image.VAddr]outward
+	family   map[image.VAddr]family
+}
+
+// family are the relatives of a function.
+type family struct {
+	parts []image.Func
+	all   bool // there are no more
 }
 
 // outward is where the switch tables of a function lead outside of it.
@@ -27,8 +34,11 @@ type outward struct {
 }
 
 func (m *Module) findWays() (*ways, error) {
-	w := &ways{outward: map[image.VAddr]outward{}}
-	var err error
+	w := &ways{outward: map[image.VAddr]outward{}, family: map[image.VAddr]family{}}
+	err := m.checkOverlap()
+	if err != nil {
+		return nil, err
+	}
 	if w.sweep, err = m.sweep(); err != nil {
 		return nil, err
 	}
@@ -53,6 +63,28 @@ func (m *Module) findWays() (*ways, error) {
 		return ok
 	})
 	return w, nil
+}
+
+// mostOverlap is in how many functions a byte of code may lie on average: symbols
+// inside of functions are labels, and few.
+const mostOverlap = 16
+
+// checkOverlap refuses a file whose functions overlap so much that to read each
+// would take too long.
+func (m *Module) checkOverlap() error {
+	var sum, code uint64
+	for _, fn := range m.Funcs.All() {
+		sum += fn.Len()
+	}
+	for i := range m.Image.Segments {
+		if s := &m.Image.Segments[i]; s.Exec {
+			code += s.FileSize
+		}
+	}
+	if sum > mostOverlap*code {
+		return &image.FormatError{Err: image.ErrMalformed, Detail: "functions that overlap beyond measure"}
+	}
+	return nil
 }
 
 // sweep reads all code.
@@ -89,15 +121,10 @@ func (m *Module) enter(f *plan.Func) {
 	f.Taken = m.inside(w.taken, r)
 	w.sweep.Enter(f)
 	f.NoReturn, f.Sweep = w.noReturn, w.sweep
-	f.Entry = f.Entry || f.Name == "" && w.sweep.Called(f.Start)
-	var parts []image.Func
-	known := false
-	f.Part = func(a abi.Addr) bool {
-		if !known {
-			parts, known = m.relatives(r), true
-		}
-		return m.partOf(parts, m.Bias.VAddr(a))
+	if self, ok := m.Funcs.At(r.Start); ok && self.Start == r.Start {
+		f.Entry = !m.isPart(self)
 	}
+	f.Part = func(a abi.Addr) bool { return m.partOf(r, m.Bias.VAddr(a)) }
 }
 
 // inside are those of an ascending list that lie in a range, behind its start.
@@ -110,35 +137,77 @@ func (m *Module) inside(list []image.VAddr, r image.Range) []abi.Addr {
 	return out
 }
 
-// isPart reports whether a function may be a part of another one: nobody calls
-// it, as far as is known.
+// isPart reports whether a function may be a part of another one, that is jumped
+// to. One without a name is none if it is called; or if its address is known,
+// it does not begin with a frame, and no jumps lead to it or from it into others.
 func (m *Module) isPart(fn image.Func) bool {
-	return !fn.Entry && !(len(fn.Names) == 0 && m.ways.sweep.Called(m.Bias.Addr(fn.Start)))
+	if fn.Entry || len(fn.Names) > 0 {
+		return !fn.Entry
+	}
+	start := m.Bias.Addr(fn.Start)
+	if m.ways.sweep.Called(start) {
+		return false
+	}
+	_, pointed := slices.BinarySearch(m.ways.taken, fn.Start)
+	if fn.Framed || !pointed && !m.ways.sweep.Taken(start) {
+		return true
+	}
+	for _, c := range m.jumpsFrom(fn.Range) {
+		to := m.Bias.VAddr(c.To)
+		if other, ok := m.Funcs.At(to); !ok || other.Start != to {
+			return true
+		}
+	}
+	return slices.ContainsFunc(m.crossingsInto(fn.Range), func(c plan.Crossing) bool { return c.Kind == plan.Jump })
 }
+
+// jumpsFrom are the jumps from a range into other functions, and crossingsInto
+// what leads into a range from others.
+func (m *Module) jumpsFrom(r image.Range) []plan.Crossing {
+	return between(m.ways.jumps, m.Bias.Range(r), func(c plan.Crossing) abi.Addr { return c.From })
+}
+
+func (m *Module) crossingsInto(r image.Range) []plan.Crossing {
+	return between(m.ways.sweep.Crossings, m.Bias.Range(r), func(c plan.Crossing) abi.Addr { return c.To })
+}
+
+// mostParts is how many parts of one function are looked at.
+const mostParts = 16
 
 // relatives are the other parts of the function that has a range as one of its
 // parts, as far as jumps tell: at least one of two relatives is no entry, and a
 // jump leads from one to the other.
-func (m *Module) relatives(r image.Range) []image.Func {
+func (m *Module) relatives(r image.Range) family {
+	if found, ok := m.ways.family[r.Start]; ok {
+		return found
+	}
 	self, _ := m.Funcs.At(r.Start)
 	part := m.isPart(self)
-	var found []image.Func
+	found := family{all: true}
 	add := func(a abi.Addr) {
 		fn, ok := m.Funcs.At(m.Bias.VAddr(a))
-		if ok && fn.Start != r.Start && (part || m.isPart(fn)) &&
-			!slices.ContainsFunc(found, func(g image.Func) bool { return g.Start == fn.Start }) {
-			found = append(found, fn)
+		if !ok || fn.Start == r.Start || !part && !m.isPart(fn) || has(found.parts, fn) {
+			return
+		}
+		if found.all = len(found.parts) < mostParts; found.all {
+			found.parts = append(found.parts, fn)
 		}
 	}
-	for _, c := range between(m.ways.jumps, m.Bias.Range(r), func(c plan.Crossing) abi.Addr { return c.From }) {
+	for _, c := range m.jumpsFrom(r) {
 		add(c.To)
 	}
-	for _, c := range between(m.ways.sweep.Crossings, m.Bias.Range(r), func(c plan.Crossing) abi.Addr { return c.To }) {
+	for _, c := range m.crossingsInto(r) {
 		if c.Kind == plan.Jump {
 			add(c.From)
 		}
 	}
+	m.ways.family[r.Start] = found
 	return found
+}
+
+// has reports whether a function is in a list.
+func has(list []image.Func, fn image.Func) bool {
+	return slices.ContainsFunc(list, func(g image.Func) bool { return g.Start == fn.Start })
 }
 
 // between are the elements of an ascending list that lie in a range.
@@ -150,41 +219,38 @@ func between(list []plan.Crossing, r abi.Range, key func(plan.Crossing) abi.Addr
 	return list[find(r.Start):find(r.End)]
 }
 
-// partOf reports whether an address lies in one of a function's parts, or in
-// code to which no jump is known to lead: which may be such a part. If data hold
-// its address it may be a function as well, so only its start counts.
-func (m *Module) partOf(parts []image.Func, v image.VAddr) bool {
+// partOf reports whether an address lies in one of the parts of the function that
+// has a range, or in code to which no jump is known to lead: which may be such a
+// part. If data hold its address it may be a function as well, so only its start
+// counts.
+func (m *Module) partOf(r image.Range, v image.VAddr) bool {
 	fn, ok := m.Funcs.At(v)
-	if !ok || slices.ContainsFunc(parts, func(g image.Func) bool { return g.Start == fn.Start }) {
+	if !ok || has(m.relatives(r).parts, fn) {
 		return ok
 	}
-	if !m.isPart(fn) || len(m.relatives(fn.Range)) > 0 {
+	if !m.isPart(fn) || len(m.relatives(fn.Range).parts) > 0 {
 		return false
 	}
 	_, pointed := slices.BinarySearch(m.ways.taken, fn.Start)
 	return !pointed || v == fn.Start
 }
 
-// mostParts is how many parts of one function are looked at.
-const mostParts = 16
-
 // enterByTables notes which switch tables of its other parts lead into a
 // function, and whether all that leads into it is known.
 func (m *Module) enterByTables(f *plan.Func) {
-	r := image.Range{Start: m.Bias.VAddr(f.Start), End: m.Bias.VAddr(f.End())}
-	parts := m.relatives(r)
-	f.InboundKnown = m.ways.complete && (f.Entry || len(parts) > 0)
-	for i := 0; i < len(parts); i++ {
-		if !f.Entry {
-			for _, further := range m.relatives(parts[i].Range) {
-				if further.Start != r.Start && !slices.ContainsFunc(parts, func(g image.Func) bool { return g.Start == further.Start }) {
-					parts = append(parts, further)
+	self := image.Func{Range: image.Range{Start: m.Bias.VAddr(f.Start), End: m.Bias.VAddr(f.End())}}
+	near := m.relatives(self.Range)
+	f.InboundKnown = m.ways.complete && near.all && (f.Entry || len(near.parts) > 0)
+	parts := slices.Clone(near.parts)
+	for i := 0; i < len(parts) && f.InboundKnown; i++ {
+		if !f.Entry { // a part of a part's function is a part of the same
+			further := m.relatives(parts[i].Range)
+			for _, fn := range further.parts {
+				if fn.Start != self.Start && !has(parts, fn) {
+					parts = append(parts, fn)
 				}
 			}
-		}
-		if len(parts) > mostParts {
-			f.InboundKnown = false
-			break
+			f.InboundKnown = further.all && len(parts) <= mostParts
 		}
 		out := m.tablesOf(parts[i])
 		f.InboundKnown = f.InboundKnown && out.known

@@ -35,6 +35,9 @@ type Func struct {
 	// Altered: the compiler's own variant of a function (.isra, .constprop, .part), whose parameters may
 	// not be those of the source.
 	Altered bool
+	// Framed: it has no name, and its unwind table entry says that there is a frame already where it begins: it
+	// is a part of a function that lies elsewhere, and is jumped to.
+	Framed bool
 	// IFunc: the code chooses the function that the name stands for (STT_GNU_IFUNC).
 	IFunc bool
 
@@ -89,7 +92,11 @@ func (f *File) Functions() (*Functions, error) {
 	named := f.namedFunctions(symbols)
 	named = f.merge(named, table.mark(named))
 	f.boundByUnwind(named, ranges)
-	all := f.merge(named, f.namelessFunctions(named, ranges))
+	framed, err := f.framedRanges()
+	if err != nil {
+		return nil, err
+	}
+	all := f.merge(named, f.namelessFunctions(named, ranges, framed))
 	f.boundByNext(all)
 	return &Functions{Go: table, GoProblem: problem, file: f, all: all, outer: nest(all)}, nil
 }
@@ -157,8 +164,9 @@ func (f *File) boundByUnwind(named []Func, ranges []Range) {
 }
 
 // namelessFunctions are the unwind entries that begin outside every named function, cut at the next named
-// one. The linker's stubs have entries too, but are no functions.
-func (f *File) namelessFunctions(named []Func, ranges []Range) []Func {
+// one. The linker's stubs have entries too, but are no functions. Those that begin with a frame are among both
+// lists.
+func (f *File) namelessFunctions(named []Func, ranges, framed []Range) []Func {
 	stubs := f.Linkage()
 	var nameless []Func
 	next := 0         // the first named function behind the range's start
@@ -177,7 +185,11 @@ func (f *File) namelessFunctions(named []Func, ranges []Range) []Func {
 			r.End = min(r.End, named[next].Start)
 		}
 		lastStart = r.Start
-		nameless = append(nameless, Func{Range: r, Bounds: Unwound, Entry: r.Start == f.Entry})
+		for len(framed) > 0 && framed[0].Start < r.Start {
+			framed = framed[1:]
+		}
+		nameless = append(nameless, Func{Range: r, Bounds: Unwound, Entry: r.Start == f.Entry,
+			Framed: len(framed) > 0 && framed[0].Start == r.Start})
 	}
 	return nameless
 }

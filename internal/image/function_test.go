@@ -184,6 +184,45 @@ func unwindRangesOfReadelf(t *testing.T, f *File, path string) (functions, signa
 	return functions, signals
 }
 
+// Parts of functions that begin with a frame, against the first row of what readelf makes of each entry.
+func TestFramedRangesAgreeWithReadelf(t *testing.T) {
+	for _, path := range []string{"/lib/x86_64-linux-gnu/libc.so.6", "/usr/bin/python3"} {
+		f := open(t, path)
+		want := map[Range]bool{}
+		var r Range
+		for line := range strings.Lines(oracle(t, "readelf", "-W", "--debug-dump=frames-interp,no-follow-links", path)) {
+			fields := strings.Fields(line)
+			switch {
+			case len(fields) == 6 && fields[3] == "FDE":
+				if n, _ := fmt.Sscanf(fields[5], "pc=%x..%x", &r.Start, &r.End); n != 2 {
+					t.Fatal(line)
+				}
+			case len(fields) < 3, fields[0] != fmt.Sprintf("%016x", uint64(r.Start)):
+			case fields[1] != "rsp+8", slices.ContainsFunc(fields[2:len(fields)-1], func(s string) bool { return s[0] == 'c' }):
+				want[r] = true
+			}
+		}
+		ranges, err := f.framedRanges()
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := map[Range]bool{}
+		for _, r := range ranges {
+			got[r] = true
+		}
+		signals, err := f.SignalFrames()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, r := range signals {
+			delete(want, r)
+		}
+		if !maps.Equal(got, want) || len(got) < 20 {
+			t.Errorf("%s: %d ranges begin with a frame, readelf has %d", path, len(got), len(want))
+		}
+	}
+}
+
 // The header of the unwind table leads to the same entries as the section.
 func TestUnwindTableWithoutSections(t *testing.T) {
 	f := open(t, testkit.Compile(t, "symbols.c"))

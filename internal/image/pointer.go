@@ -17,8 +17,9 @@ const pointerSize = 8
 // without duplicates.
 func (f *File) CodePointers() ([]VAddr, error) {
 	var all []VAddr
+	code := f.codeRange()
 	add := func(v uint64) {
-		if f.executable(VAddr(v)) != nil {
+		if code.Contains(VAddr(v)) && f.executable(VAddr(v)) != nil {
 			all = append(all, VAddr(v))
 		}
 	}
@@ -30,6 +31,17 @@ func (f *File) CodePointers() ([]VAddr, error) {
 	}
 	slices.SortFunc(all, func(a, b VAddr) int { return cmp.Compare(a, b) })
 	return slices.Compact(all), err
+}
+
+// codeRange is from the first executable byte to the last.
+func (f *File) codeRange() Range {
+	r := Range{^VAddr(0), 0}
+	for i := range f.Segments {
+		if s := &f.Segments[i]; s.Exec {
+			r.Start, r.End = min(r.Start, s.inFile().Start), max(r.End, s.inFile().End)
+		}
+	}
+	return r
 }
 
 // scanData passes on every aligned word of the segments that are not code.

@@ -31,7 +31,7 @@ func (f *File) Linkage() []Region {
 // it by its bytes, and its entry in the table begins a byte before it, because unwinders look a return
 // address up by the byte before (glibc: sysdeps/unix/sysv/linux/x86_64/libc_sigaction.c).
 func (f *File) SignalFrames() ([]Range, error) {
-	return f.unwindEntries(func(cie encodings) bool { return cie.signal })
+	return f.unwindEntries(func(t *unwindTable) bool { return t.cie.signal })
 }
 
 // Critical is a restartable sequence (rseq(2)): the kernel sends a thread that it preempts inside Body to

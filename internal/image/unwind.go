@@ -25,11 +25,17 @@ const (
 // entry that makes no sense is passed over; the table only ever adds knowledge. So are signal frames, whose
 // entries begin before the code.
 func (f *File) unwindRanges() ([]Range, error) {
-	return f.unwindEntries(func(cie encodings) bool { return !cie.signal })
+	return f.unwindEntries(func(t *unwindTable) bool { return !t.cie.signal })
 }
 
-// unwindEntries are the code ranges of the entries whose CIE is wanted.
-func (f *File) unwindEntries(want func(cie encodings) bool) ([]Range, error) {
+// framedRanges are those of unwindRanges whose code begins with a frame on the stack: parts of functions that
+// are jumped to.
+func (f *File) framedRanges() ([]Range, error) {
+	return f.unwindEntries(func(t *unwindTable) bool { return !t.cie.signal && t.framed() })
+}
+
+// unwindEntries are the code ranges of the entries that are wanted.
+func (f *File) unwindEntries(want func(t *unwindTable) bool) ([]Range, error) {
 	table, at, err := f.unwindTable()
 	if err != nil || len(table) == 0 {
 		return nil, err
@@ -38,7 +44,7 @@ func (f *File) unwindEntries(want func(cie encodings) bool) ([]Range, error) {
 	ranges := make([]Range, 0, len(table)/48)
 	for t.pos < len(t.data) {
 		r, ok := t.next()
-		if !ok || r.End <= r.Start || !want(t.cie) {
+		if !ok || r.End <= r.Start || !want(&t) {
 			continue
 		}
 		if s := f.executable(r.Start); s != nil && r.End <= s.inFile().End {
@@ -148,6 +154,40 @@ func (t *unwindTable) lsda() (VAddr, bool) {
 		return 0, false
 	}
 	return VAddr(v), true
+}
+
+// Instructions of an FDE (DWARF 5, 7.24). The two upper bits of the first byte are an opcode too.
+const (
+	cfaOffset           = 0x80
+	cfaNop              = 0x00
+	cfaRememberState    = 0x0a
+	cfaDefCFA           = 0x0c
+	cfaDefCFAExpression = 0x0f
+	cfaDefCFASF         = 0x12
+	cfaDefCFAOffsetSF   = 0x13
+)
+
+// framed reports whether the FDE read last says of its first instruction that something was pushed before it.
+func (t *unwindTable) framed() bool {
+	c := cursor{t.data[t.augmented:t.end], true}
+	if t.cie.data {
+		size := c.uleb()
+		if !c.ok || size > uint64(len(c.rest)) {
+			return false
+		}
+		c.rest = c.rest[size:]
+	}
+	for {
+		switch op := c.byte(); {
+		case !c.ok:
+			return false
+		case op == cfaNop, op == cfaRememberState:
+		case op >= cfaDefCFA && op <= cfaDefCFAExpression, op == cfaDefCFASF, op == cfaDefCFAOffsetSF, op&0xc0 == cfaOffset:
+			return true
+		default: // what holds from the next instruction on
+			return false
+		}
+	}
 }
 
 // codeRange reads the start and length of an FDE's code between two positions.

@@ -22,7 +22,8 @@ type flagUse struct {
 	open     insn.Flags // not overwritten yet
 	start    abi.Addr   // of the function that was entered, 0 behind a call
 	callee   abi.Addr   // of the call, 0 if that is not known
-	followed int        // instructions behind jumps
+	passed   int
+	followed int // instructions behind jumps
 
 	reading []abi.Addr    // functions that read flags before they set them
 	passing [][2]abi.Addr // functions that pass the flags on, unchanged, to others
@@ -34,7 +35,7 @@ type leftFlags struct{ callee, at abi.Addr }
 
 // enter begins to follow the flags at a function's start.
 func (u *flagUse) enter(start abi.Addr) {
-	u.open, u.start, u.callee, u.followed = insn.StatusFlags, start, 0, 0
+	u.open, u.start, u.callee, u.followed, u.passed = insn.StatusFlags, start, 0, 0, 0
 }
 
 // pass lets an instruction pass.
@@ -58,9 +59,12 @@ func (u *flagUse) pass(in *insn.Inst, at abi.Addr) {
 // readFlags stands for flags of which at least one is read.
 const readFlags = ^insn.Flags(0)
 
-// followMost is how many instructions are looked at behind the jumps that follow
-// one call or one function's start.
-const followMost = 2000
+// Limits of what is looked at behind one call or one function's start:
+// instructions behind jumps, and functions that the flags are passed on to.
+const (
+	followMost = 400
+	passedMost = 8
+)
 
 // behind says which of some flags are still those that they were behind an
 // instruction: 0 also where nobody asks for them any more.
@@ -70,6 +74,9 @@ func (u *flagUse) behind(open insn.Flags, in *insn.Inst, at abi.Addr) insn.Flags
 	case insn.BranchCall, insn.BranchJmp:
 		to, _ := in.Target(at)
 		if u.start != 0 {
+			if u.passed++; u.passed > passedMost {
+				return readFlags
+			}
 			u.passing = append(u.passing, [2]abi.Addr{u.start, to})
 		}
 		if in.Branch == insn.BranchJmp {

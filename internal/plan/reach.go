@@ -19,7 +19,7 @@ func (b *body) spend(n int) bool {
 
 // The effort that is put into a function: looks at an instruction.
 const (
-	leastEffort   = 100_000
+	leastEffort   = 10_000
 	effortForInst = 50
 )
 

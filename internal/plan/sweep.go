@@ -39,6 +39,7 @@ type Sweep struct {
 
 	starts []abi.Addr
 	called marks
+	taken  marks
 	fixed  bool // constants may be addresses
 	end    abi.Addr
 	code   abi.Range // all that was read
@@ -52,7 +53,7 @@ type Sweep struct {
 // code was linked to a fixed address, so that it may hold its addresses as
 // constants. In stubs lie the jumps to functions of other modules.
 func NewSweep(starts []abi.Addr, fixed bool, stubs []abi.Range) *Sweep {
-	s := &Sweep{starts: starts, called: newMarks(len(starts) + 1), fixed: fixed, stubs: stubs}
+	s := &Sweep{starts: starts, called: newMarks(len(starts) + 1), taken: newMarks(len(starts) + 1), fixed: fixed, stubs: stubs}
 	if len(starts) > 0 {
 		s.end = starts[len(starts)-1]
 	}
@@ -63,6 +64,12 @@ func NewSweep(starts []abi.Addr, fixed bool, stubs []abi.Range) *Sweep {
 func (s *Sweep) Called(start abi.Addr) bool {
 	i, ok := slices.BinarySearch(s.starts, start)
 	return ok && s.called.has(i)
+}
+
+// Taken reports whether code holds the address of a start.
+func (s *Sweep) Taken(start abi.Addr) bool {
+	i, ok := slices.BinarySearch(s.starts, start)
+	return ok && s.taken.has(i)
 }
 
 // Read reads one stretch of code, with Finish behind the last one.
@@ -214,6 +221,8 @@ func (s *Sweep) instruction(in *insn.Inst, at, start, end abi.Addr) {
 	switch {
 	case exact && kind == Call:
 		s.called.add(i)
+	case exact && kind != Jump:
+		s.taken.add(i)
 	case !exact || kind == Jump:
 		s.Crossings = append(s.Crossings, Crossing{at, to, kind})
 	}

@@ -139,7 +139,7 @@ func (s *sources) read(t table) bool {
 	if t.index != none {
 		n = s.bound(t.use, t.index)
 	}
-	if s.f.ReadOnly == nil || n.n > tableMost {
+	if s.f.ReadOnly == nil || n.n > tableMost || !s.spend(int(n.n)) {
 		return false
 	}
 	if n.tight {
