@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"trapless/internal/image"
+	insn "trapless/internal/insn/x86"
 	"trapless/internal/testkit"
 )
 
@@ -249,4 +251,97 @@ func TestGoRounds(t *testing.T) {
 			}
 		})
 	}
+}
+
+// Tracers are killed at random moments while a busy Go program has hundreds of
+// probes. The next one has to find the journal and take over, and counts exactly.
+func TestGoSurvivesKilledTracers(t *testing.T) {
+	p := testkit.Start(t, testkit.CompileGo(t, "goload.go", testkit.PureGo), "profile")
+	path := exe(t, p.Pid)
+	script := goScript(path, "strconv.*", "encoding/json.*", "runtime.m*", "runtime.s*", "main.*")
+	n := rounds(40)
+	for i := range n {
+		killTracer(t, i, p.Pid, script)
+		if i%4 == 0 {
+			calls := map[string]uint64{}
+			s, r, err := tryAttach(t, p.Pid, goScript(path))
+			if err != nil {
+				t.Fatalf("round %d: %v\n%s", i, err, p.Output())
+			}
+			bursts(t, p, 1, calls)
+			finish(t, s)
+			checkGo(t, r, calls)
+		}
+		if p.Ended() {
+			t.Fatalf("round %d: the target ended: %s", i, p.Output())
+		}
+	}
+	clean(t, p.Pid)
+	if changes := testkit.TextChanges(t, p.Pid); len(changes) != 0 {
+		t.Errorf("the text differs after clean: %q", changes)
+	}
+	stopGo(t, p)
+}
+
+// Every instruction of the probed functions is probed: goroutines are preempted,
+// parked, and fault in the middle of windows.
+func TestGoEveryInstruction(t *testing.T) {
+	for name, build := range map[string]testkit.GoBuild{"pure": testkit.PureGo, "PIE": testkit.GoPIE, "Go 1.19": testkit.OldGo} {
+		t.Run(name, func(t *testing.T) {
+			p := testkit.Start(t, testkit.CompileGo(t, "goload.go", build), "profile")
+			src := everyInstruction(t, p.Pid, "main.*probed*", "main.bg*", "main.grow", "main.once", "main.faults*", "main.load*", "strconv.*")
+			for range rounds(6) {
+				calls := map[string]uint64{}
+				s, r, err := tryAttach(t, p.Pid, goScript(exe(t, p.Pid))+src)
+				if err != nil {
+					t.Fatalf("%v\n%s\n%v", err, p.Output(), p.Ended())
+				}
+				bursts(t, p, 3, calls)
+				time.Sleep(20 * time.Millisecond)
+				sites, refused := s.sites, len(s.refused)
+				finish(t, s)
+				if p.Ended() {
+					t.Fatalf("the target ended: %s", p.Output())
+				}
+				checkGo(t, r, calls)
+				t.Logf("%d sites, %d refused, %v hits", sites, refused, r.maps["@every"])
+			}
+			if changes := testkit.TextChanges(t, p.Pid); len(changes) != 0 {
+				t.Errorf("the text differs: %q", changes)
+			}
+			stopGo(t, p)
+		})
+	}
+}
+
+// everyInstruction is a probe at each instruction of the functions that patterns name.
+func everyInstruction(t *testing.T, pid int, patterns ...string) string {
+	t.Helper()
+	ms, err := readModules(pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ms.Close()
+	mod, err := ms.executable()
+	if err != nil || mod == nil {
+		t.Fatal(mod, err)
+	}
+	var points []string
+	for _, pattern := range patterns {
+		for _, m := range mod.funcs.Match(pattern) {
+			code, err := mod.funcs.Code(m.Func)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for off := 0; off < len(code); {
+				in, err := insn.Decode(code[off:], insn.Mode64)
+				if err != nil {
+					break
+				}
+				points = append(points, fmt.Sprintf("uprobe:%s:%v", mod.path, m.Start+image.VAddr(off)))
+				off += int(in.Len)
+			}
+		}
+	}
+	return strings.Join(points, ",") + " { @every = count(); }"
 }

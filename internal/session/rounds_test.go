@@ -134,7 +134,11 @@ func tryAttach(t testing.TB, pid int, src string) (*Session, *recorder, error) {
 	return s, r, err
 }
 
-const tracerVar = "TRAPLESS_TEST_TRACER"
+// What makes the test binary a tracer: the target, and the script that it runs.
+const (
+	tracerVar = "TRAPLESS_TEST_TRACER"
+	scriptVar = "TRAPLESS_TEST_SCRIPT"
+)
 
 func TestMain(m *testing.M) {
 	if pid, err := strconv.Atoi(os.Getenv(tracerVar)); err == nil {
@@ -149,11 +153,7 @@ func traceForever(pid int) {
 		fmt.Println("failed:", err)
 		os.Exit(1)
 	}
-	path, err := proc.Exe(pid)
-	if err != nil {
-		fail(err)
-	}
-	script, err := lang.Compile("uprobe:"+path+":probed { @[arg0] = count(); @total = count(); }", "test", lang.Options{})
+	script, err := lang.Compile(os.Getenv(scriptVar), "test", lang.Options{})
 	if err != nil {
 		fail(err)
 	}
@@ -186,7 +186,7 @@ func TestTargetSurvivesKilledTracers(t *testing.T) {
 	n := rounds(500)
 	leftPatched, interrupted := 0, 0
 	kill := func(i int, settle time.Duration) (alive bool) {
-		killTracer(t, i, p.Pid)
+		killTracer(t, i, p.Pid, roundScript(t, p.Pid))
 		if patched(p.Pid) {
 			leftPatched++
 		}
@@ -232,14 +232,14 @@ func endedByEINTR(t *testing.T, p *testkit.Target) bool {
 	return true
 }
 
-func killTracer(t *testing.T, i, pid int) {
+func killTracer(t *testing.T, i, pid int, script string) {
 	t.Helper()
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
 	cmd := exec.Command(self)
-	cmd.Env = append(os.Environ(), tracerVar+"="+strconv.Itoa(pid))
+	cmd.Env = append(os.Environ(), tracerVar+"="+strconv.Itoa(pid), scriptVar+"="+script)
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
