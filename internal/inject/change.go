@@ -240,16 +240,17 @@ func (a *application) once(ctx context.Context, todo []Change, tries, finals int
 func (a *application) slice(ctx context.Context, todo []Change) (left []Change, err error) {
 	until := time.Now().Add(sliceTime)
 	a.waiting = map[*plan.Window]bool{}
-	if a.threads, err = a.group.Stopped(); err != nil {
-		return todo, err
-	}
-	slices.SortFunc(a.threads, func(x, y ptrace.Stopped) int { return int(int64(x.Regs.RIP - y.Regs.RIP)) })
 	if !a.begun {
 		if err := a.begin(); err != nil {
 			return todo, err
 		}
 		a.begun = true
 	}
+	// Not before: code that was run in a thread may have sent it on, to a signal handler.
+	if a.threads, err = a.group.Stopped(); err != nil {
+		return todo, err
+	}
+	slices.SortFunc(a.threads, func(x, y ptrace.Stopped) int { return int(int64(x.Regs.RIP - y.Regs.RIP)) })
 	for i := range todo {
 		if i > 0 && !a.held && time.Now().After(until) {
 			return append(left, todo[i:]...), nil
@@ -274,7 +275,11 @@ func (a *application) provide(ctx context.Context) error {
 	if a.tables == nil { // nothing was ever put in
 		return nil
 	}
-	if err := a.checkThreadPointers(a.threads); err != nil {
+	threads, err := a.group.Stopped()
+	if err != nil {
+		return err
+	}
+	if err := a.checkThreadPointers(threads); err != nil {
 		return err
 	}
 	if err := errors.Join(a.pointTables(), a.tables.publish()); err != nil {
