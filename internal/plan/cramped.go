@@ -381,11 +381,23 @@ func Conflicts(windows []*Window) (disturbed []*Func) {
 				break
 			}
 			known := slices.Contains(w.Behind, next)
-			if w.Func != next.Func && !known || next.Start < w.End() {
-				disturbed = append(disturbed, w.Func)
+			switch {
+			case next.planner() != next.Func && (next.Start < w.End() || !known):
+				disturbed = append(disturbed, next.planner())
+			case next.planner() != w.planner() && !known, next.Start < w.End():
+				disturbed = append(disturbed, w.planner())
 			}
 		}
 	}
 	slices.SortFunc(disturbed, func(x, y *Func) int { return cmp.Compare(x.Start, y.Start) })
 	return slices.Compact(disturbed)
+}
+
+// planner is the function in whose plan the window is: that of the window for
+// which it makes room, if it has no sites of its own.
+func (w *Window) planner() *Func {
+	if len(w.Sites) == 0 && w.Before != nil {
+		return w.Before.Func
+	}
+	return w.Func
 }

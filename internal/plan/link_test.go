@@ -141,6 +141,32 @@ func linkAll(t *testing.T, m *module, r *rand.Rand, share int, gap abi.Addr, tac
 		share, gap>>20, len(links), len(p.boards), len(space.Boards()), len(refusals))
 }
 
+// TestConflictsNameWhoMadeRoom: a window that moved out for the end of the
+// function before it is in the way of a site of its own function. The function
+// before has to be planned anew, for planning its own again would change nothing.
+func TestConflictsNameWhoMadeRoom(t *testing.T) {
+	before, own := &Func{Name: "before", Start: 0x1000}, &Func{Name: "own", Start: 0x1010}
+	site := []Site{{}}
+	pun := &Window{Func: before, Start: 0x100f, Len: 1, Sites: site, Tactic: Evict}
+	room := &Window{Func: own, Start: 0x1010, Len: 5, Before: pun}
+	pun.Behind = []*Window{room}
+	if got := Conflicts([]*Window{pun, room}); len(got) != 0 {
+		t.Errorf("%s disturbs nobody", got[0].Name)
+	}
+	for _, start := range []abi.Addr{0x1010, 0x1011, 0x1014} {
+		other := &Window{Func: own, Start: start, Len: 5, Sites: site}
+		windows := []*Window{pun, room, other}
+		if got := Conflicts(windows); !slices.Equal(got, []*Func{before}) {
+			t.Errorf("a window at %v: %v", start, got)
+		}
+		if start == room.Start {
+			if got := Conflicts([]*Window{pun, other, room}); !slices.Equal(got, []*Func{before}) {
+				t.Errorf("a window at %v, in the other order: %v", start, got)
+			}
+		}
+	}
+}
+
 // ownedBy reports a window that only makes room for one of a function.
 func ownedBy(w *Window, f *Func) bool {
 	return len(w.Sites) == 0 && w.Before != nil && w.Before.Func == f

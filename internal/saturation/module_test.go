@@ -1,10 +1,12 @@
 package saturation
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"trapless/internal/abi"
@@ -113,6 +115,9 @@ func (mod *module) read(m *proc.Mapping) error {
 	if len(mod.funcs) == 0 {
 		return errors.New("there are no functions")
 	}
+	if mod.funcs, err = mod.elf.Link(mod.funcs); err != nil {
+		return err
+	}
 	mod.text.Start = mod.funcs[0].Start
 	for _, f := range mod.funcs {
 		mod.text.End = max(mod.text.End, f.End())
@@ -127,21 +132,61 @@ func (mod *module) read(m *proc.Mapping) error {
 // unprobed begins the names of functions that are left alone, to be compared with.
 const unprobed = "unprobed_"
 
+// unit is a function with what is planned of it.
+type unit struct {
+	*plan.Planner
+	f       *plan.Func
+	mod     *module
+	sites   []abi.Addr
+	windows []*plan.Window
+	refused []*plan.Refusal
+}
+
 // plan plans the instructions of a choice, all of a function at once. A function
 // may begin inside another one; its instructions are its own.
-func (mod *module) plan(c choice) (windows []*plan.Window, refusals []*plan.Refusal) {
+func (mod *module) plan(c choice) (units []*unit) {
 	for i, f := range mod.funcs {
 		if strings.HasPrefix(f.Name, unprobed) {
 			continue
 		}
-		p := plan.Prepare(f, mod.facts)
-		sites := p.Instructions(func(at abi.Addr, _ insn.Inst) bool {
+		u := &unit{f: f, mod: mod, Planner: plan.Prepare(f, mod.facts)}
+		u.sites = u.Instructions(func(at abi.Addr, _ insn.Inst) bool {
 			return (i+1 == len(mod.funcs) || at < mod.funcs[i+1].Start) && c.takes(mod.place(at))
 		})
-		ws, rs := p.Together(sites)
-		windows, refusals = append(windows, ws...), append(refusals, rs...)
+		if len(u.sites) > 0 {
+			u.windows, u.refused = u.Together(u.sites)
+			units = append(units, u)
+		}
 	}
-	return windows, refusals
+	return units
+}
+
+// settle plans functions again that made room in the one behind them, where
+// something else was planned.
+func settle(units []*unit) {
+	of := map[*plan.Func]*unit{}
+	var all []*plan.Window
+	for _, u := range units {
+		of[u.f] = u
+		all = append(all, u.windows...)
+	}
+	slices.SortFunc(all, func(x, y *plan.Window) int { return cmp.Compare(x.Start, y.Start) })
+	for _, f := range plan.Conflicts(all) {
+		if u := of[f]; u != nil {
+			f.Next = nil
+			u.windows, u.refused = plan.Analyze(f, u.sites, u.mod.facts)
+		}
+	}
+}
+
+// rooms are the sizes of the stacks at a window's sites, where they may be small.
+func (mod *module) rooms(w *plan.Window) (rooms []int) {
+	for _, s := range w.Sites {
+		if room, small := mod.elf.Room(mod.elf.Bias.VAddr(s.Addr)); small {
+			rooms = append(rooms, room)
+		}
+	}
+	return rooms
 }
 
 func (mod *module) place(at abi.Addr) place {

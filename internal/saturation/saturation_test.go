@@ -13,9 +13,7 @@ package saturation
 
 import (
 	"fmt"
-	"maps"
 	"os"
-	"slices"
 	"testing"
 	"time"
 
@@ -27,24 +25,31 @@ func long() bool { return os.Getenv("TRAPLESS_LONG") != "" }
 
 // total is what runs add up to.
 type total struct {
-	runs, placed int
-	hits, traps  uint64
-	refused      map[plan.Reason]int
-	took         time.Duration
+	runs, placed, hit int
+	hits, traps       uint64
+	tactics           map[plan.Tactic]int
+	refused           map[plan.Reason]int
+	took              time.Duration
 }
 
 func (sum *total) add(r *run) {
 	sum.runs++
 	sum.placed += len(r.sites)
+	sum.hit += len(r.counts)
 	sum.hits += r.hits
 	sum.traps += r.traps
-	for reason, n := range r.refused {
-		if sum.refused == nil {
-			sum.refused = map[plan.Reason]int{}
-		}
-		sum.refused[reason] += n
-	}
+	sum.tactics, sum.refused = plus(sum.tactics, r.tactics), plus(sum.refused, r.refused)
 	sum.took += r.planning + r.placing + r.arming + r.running
+}
+
+func plus[K comparable](sum, more map[K]int) map[K]int {
+	if sum == nil {
+		sum = map[K]int{}
+	}
+	for k, n := range more {
+		sum[k] += n
+	}
+	return sum
 }
 
 func (sum *total) String() string {
@@ -52,13 +57,9 @@ func (sum *total) String() string {
 	for _, n := range sum.refused {
 		refused += n
 	}
-	text := fmt.Sprintf("%d runs in %v: %d sites probed, %d hits, %.4f%% of them by a trap; %.3f%% of all sites refused:", sum.runs,
-		sum.took.Round(time.Second), sum.placed, sum.hits, 100*float64(sum.traps)/float64(sum.hits),
-		100*float64(refused)/float64(sum.placed+refused))
-	for _, reason := range slices.Sorted(maps.Keys(sum.refused)) {
-		text += fmt.Sprintf(" %s %d", reason, sum.refused[reason])
-	}
-	return text
+	return fmt.Sprintf("%d runs in %v: %d sites probed (%s), %d of them hit, %d hits, %.4f%% of them by a trap; %.3f%% of all sites refused: %s",
+		sum.runs, sum.took.Round(time.Second), sum.placed, inOrder(sum.tactics), sum.hit, sum.hits, 100*float64(sum.traps)/float64(sum.hits),
+		100*float64(refused)/float64(sum.placed+refused), inOrder(sum.refused))
 }
 
 // fewest is how many sites all runs together have to probe, when all is run.

@@ -1,6 +1,7 @@
 package saturation
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -15,7 +16,9 @@ import (
 	"trapless/internal/abi"
 	"trapless/internal/bpf"
 	"trapless/internal/inject"
+	jit "trapless/internal/jit/x86"
 	"trapless/internal/plan"
+	"trapless/internal/proc"
 	"trapless/internal/ptrace"
 )
 
@@ -41,6 +44,7 @@ type outcome struct {
 type run struct {
 	outcome
 	windows int
+	tactics map[plan.Tactic]int // of the sites
 	sites   []abi.Addr          // that were probed
 	probed  []place             // the same, known once the run is over
 	refused map[plan.Reason]int // sites that were not
@@ -133,7 +137,9 @@ func (p *program) saturate(t *testing.T, c choice) *run {
 	return r
 }
 
-func newRun() *run { return &run{refused: map[plan.Reason]int{}, counts: map[place]uint64{}} }
+func newRun() *run {
+	return &run{refused: map[plan.Reason]int{}, tactics: map[plan.Tactic]int{}, counts: map[place]uint64{}}
+}
 
 // life probes a launched program and lets it run to its end.
 func (r *run) life(ctx context.Context, g *ptrace.Group, patterns []string, c choice) error {
@@ -161,7 +167,7 @@ func (r *run) probe(ctx context.Context, g *ptrace.Group, patterns []string, c c
 			release(mods, target)
 		}
 	}()
-	windows, err := r.plan(mods, c)
+	windows, err := r.plan(g.PID, mods, c)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -170,7 +176,7 @@ func (r *run) probe(ctx context.Context, g *ptrace.Group, patterns []string, c c
 	if err != nil {
 		return nil, nil, err
 	}
-	if target, err = inject.Open(ctx, g, layout, inject.Traits{}); err != nil {
+	if target, err = inject.Open(ctx, g, layout, traits(mods)); err != nil {
 		return nil, nil, err
 	}
 	detours, err := r.place(ctx, target, windows)
@@ -204,18 +210,30 @@ func stopwatch() func() time.Duration {
 }
 
 // plan plans all modules.
-func (r *run) plan(mods []*module, c choice) (windows []planned, err error) {
+func (r *run) plan(pid int, mods []*module, c choice) (windows []planned, err error) {
+	blocked, err := trapsBlocked(pid)
+	if err != nil {
+		return nil, err
+	}
+	space, err := inject.FreeSpace(pid, traits(mods))
+	if err != nil {
+		return nil, err
+	}
 	for i, m := range mods {
 		prog, err := counter(mods, i)
 		if err != nil {
 			return nil, err
 		}
-		ws, refusals := m.plan(c)
-		for _, w := range ws {
-			windows = append(windows, planned{w, prog})
-		}
-		for _, refusal := range refusals {
-			r.refused[refusal.Reason]++
+		m.facts.Blocked, m.facts.Space = blocked, space
+		units := m.plan(c)
+		settle(units)
+		for _, u := range units {
+			for _, w := range u.windows {
+				windows = append(windows, planned{w, prog, m.rooms(w)})
+			}
+			for _, refusal := range u.refused {
+				r.refused[refusal.Reason]++
+			}
 		}
 	}
 	if len(windows) == 0 {
@@ -224,16 +242,39 @@ func (r *run) plan(mods []*module, c choice) (windows []planned, err error) {
 	return windows, nil
 }
 
+// trapsBlocked names a thread that blocks a trap signal, "" if there is none.
+func trapsBlocked(pid int) (string, error) {
+	tids, err := proc.Threads(pid)
+	if err != nil {
+		return "", err
+	}
+	for _, tid := range tids {
+		if st, err := proc.ReadStatus(pid, tid); err == nil && (st.Blocked.Has(int(syscall.SIGTRAP)) || st.Blocked.Has(int(syscall.SIGILL))) {
+			return fmt.Sprintf("thread %d", tid), nil
+		}
+	}
+	return "", nil
+}
+
+// traits are those of the program that the modules are of.
+func traits(mods []*module) inject.Traits {
+	if im := mods[0].elf.Image; im.Go {
+		return inject.Traits{Thread: jit.FSBase, NoBrk: im.Interp == ""}
+	}
+	return inject.Traits{}
+}
+
 // planned is a window and the program for each of its sites.
 type planned struct {
 	*plan.Window
 	program *bpf.Verified
+	stack   []int // the room on the stack at each site, nil where stacks are large
 }
 
 func (r *run) place(ctx context.Context, target *inject.Target, windows []planned) ([]*inject.Detour, error) {
 	var reqs []inject.Request
 	for _, w := range windows {
-		req := inject.Request{Window: w.Window}
+		req := inject.Request{Window: w.Window, Stack: w.stack}
 		for range w.Sites {
 			req.Programs = append(req.Programs, []*bpf.Verified{w.program})
 		}
@@ -268,6 +309,7 @@ func (r *run) arm(ctx context.Context, target *inject.Target, detours []*inject.
 	for _, d := range target.Detours() {
 		for _, s := range d.Window.Sites {
 			r.sites = append(r.sites, s.Addr)
+			r.tactics[d.Window.Tactic]++
 		}
 	}
 	return nil
@@ -275,11 +317,17 @@ func (r *run) arm(ctx context.Context, target *inject.Target, detours []*inject.
 
 // String is a line for the log.
 func (r *run) String() string {
-	var refused []string
-	for _, reason := range slices.Sorted(maps.Keys(r.refused)) {
-		refused = append(refused, fmt.Sprintf("%s %d", reason, r.refused[reason]))
-	}
-	return fmt.Sprintf("%d sites in %d windows, %d hits at %d of them, %d by traps; refused: %s; planned in %v, placed in %v, armed in %v, ran for %v",
-		len(r.sites), r.windows, r.hits, len(r.counts), r.traps, strings.Join(refused, ", "),
+	return fmt.Sprintf("%d sites in %d windows (%s), %d hits at %d of them, %d by traps; refused: %s; planned in %v, placed in %v, armed in %v, ran for %v",
+		len(r.sites), r.windows, inOrder(r.tactics), r.hits, len(r.counts), r.traps, inOrder(r.refused),
 		r.planning.Round(time.Millisecond), r.placing.Round(time.Millisecond), r.arming.Round(time.Millisecond), r.running.Round(time.Millisecond))
+}
+
+// inOrder lists how many there are of each kind, most first.
+func inOrder[K ~string](numbers map[K]int) string {
+	kinds := slices.SortedFunc(maps.Keys(numbers), func(x, y K) int { return cmp.Or(cmp.Compare(numbers[y], numbers[x]), cmp.Compare(x, y)) })
+	var all []string
+	for _, k := range kinds {
+		all = append(all, fmt.Sprintf("%s %d", k, numbers[k]))
+	}
+	return cmp.Or(strings.Join(all, ", "), "none")
 }
