@@ -68,8 +68,9 @@ func verify(p *Program, o options) (*Verified, error) {
 		if r == nil {
 			return v.finish()
 		}
-		// A limit of effort says less than what was wrong before it.
-		if refused == nil || r.reason != ReasonTooComplex {
+		// A limit of effort says less than what was wrong before it, and so
+		// does a single one of many rounds.
+		if refused == nil || r.reason != ReasonTooComplex && !e.constants {
 			refused = r
 		}
 		if !v.lossy || i+1 == o.effort {

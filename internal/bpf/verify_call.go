@@ -75,8 +75,11 @@ func (w *walker) result(a *arguments) (goesOn bool, r *rejection) {
 		if len(w.st.refs) == maxRefs {
 			return false, w.refuse(ReasonReference, fmt.Sprintf("more than %d records would be held at a time", maxRefs), "submit or discard some first")
 		}
+		if slices.ContainsFunc(w.st.refs, func(r ref) bool { return r.at == w.at }) {
+			return false, w.refuse(ReasonReference, "the record that this call returned before is still held", "submit or discard it first: a record has one place for each call")
+		}
 		id := w.st.fresh()
-		w.st.refs = append(slices.Clone(w.st.refs), ref{id, w.at})
+		w.st.refs = append(slices.Clone(w.st.refs), ref{id, w.at, w.st.depth()})
 		v = value{kind: RecordOrNull, size: int32(a.size.UMax), ref: id, inst: w.st.fresh()}
 	}
 	return true, w.define(asm.R0, v)
@@ -328,11 +331,25 @@ func (a *arguments) limits() bound.Scalar {
 	return bound.Unknown()
 }
 
+// noFlags requires flags that are 0.
+func (a *arguments) noFlags(r asm.Register) *rejection {
+	if v := a.st.reg(r); v.kind != Scalar || !v.num.Is(0) {
+		return a.wrong(r, v, "flags that are 0")
+	}
+	return nil
+}
+
 // helperRules are demands of single helpers.
 var helperRules = map[asm.BuiltinFunc]func(a *arguments) *rejection{
 	HelperRingbufOutput: func(a *arguments) *rejection {
 		if a.st.reg(asm.R1).kind == RingRef && a.size.UMax > MaxEvent {
 			return a.refuse(ReasonSize, fmt.Sprintf("an event of up to %d bytes", a.size.UMax), fmt.Sprintf("the limit is %d", MaxEvent))
+		}
+		return nil
+	},
+	asm.FnRingbufReserve: func(a *arguments) *rejection {
+		if a.size.UMax > abi.MaxRecord-abi.RecPayload {
+			return a.refuse(ReasonSize, fmt.Sprintf("a record of %d bytes", a.size.UMax), fmt.Sprintf("the limit is %d", abi.MaxRecord-abi.RecPayload))
 		}
 		return nil
 	},
@@ -346,7 +363,8 @@ var helperRules = map[asm.BuiltinFunc]func(a *arguments) *rejection{
 		if v := a.st.reg(asm.R1); v.kind != Scalar {
 			return a.wrong(asm.R1, v, "a number of rounds")
 		}
-		return nil
+		return a.noFlags(asm.R4)
 	},
-	asm.FnTailCall: func(a *arguments) *rejection { return a.allReturned("another program takes over") },
+	asm.FnForEachMapElem: func(a *arguments) *rejection { return a.noFlags(asm.R4) },
+	asm.FnTailCall:       func(a *arguments) *rejection { return a.allReturned("another program takes over") },
 }

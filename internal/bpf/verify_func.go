@@ -47,11 +47,11 @@ func (w *walker) callBack(a *arguments) *rejection {
 	return w.begins(f)
 }
 
-// rounds is the index that bpf_loop counts: 32 bits, less than the number.
+// rounds is the index that bpf_loop counts: less than the number of rounds, and
+// than the most that there may be.
 func (w *walker) rounds(n *value) value {
 	low := bound.ALU(asm.Mov, false, bound.Scalar{}, n.num)
-	index := bound.Between(0, max(low.Wide.UMax, 1)-1)
-	return scalar(index)
+	return scalar(bound.Between(0, min(maxLoop, max(low.Wide.UMax, 1))-1))
 }
 
 // begins enters a function in a state whose top is its caller.
@@ -76,6 +76,12 @@ func (w *walker) exit() *rejection {
 	}
 	if v.kind == Stack && int(v.obj) == w.st.depth() {
 		return w.refuse(ReasonReturn, fmt.Sprintf("%s is returned", w.what(asm.R0, v)), "what it points to is gone then: use the stack of the caller")
+	}
+	for _, r := range w.st.refs {
+		if r.depth == w.st.depth() { // it lies in the function's frame
+			return w.refuse(ReasonReference, fmt.Sprintf("the function returns, but the record of instruction %d was neither submitted nor discarded", r.at),
+				"submit or discard it in the function that reserved it")
+		}
 	}
 	if f.callback {
 		if r := w.callbackResult(f, v); r != nil {

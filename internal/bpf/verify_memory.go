@@ -36,17 +36,22 @@ func (w *walker) within(s span, from, to int64, object string) *rejection {
 	if !s.fixed {
 		at = fmt.Sprintf("%d to %d", s.low, s.high-int64(s.size))
 	}
-	return w.refuse(ReasonOutside, fmt.Sprintf("%d bytes at %s of %s", s.size, at, object), outsideHint(s, to))
-}
-
-func outsideHint(s span, to int64) string {
+	hint := "use another offset, or a larger object"
 	switch {
 	case s.fixed:
-		return "use a smaller offset or a larger object"
-	case s.low < 0:
-		return "make sure that the offset is not negative: use an unsigned variable, or mask it"
+	case s.low < from:
+		hint = fmt.Sprintf("make sure that the offset is at least %d: use an unsigned variable, compare it first, or mask it", from)
+	default:
+		hint = fmt.Sprintf("compare the offset first, so that it is at most %d, or mask it", to-int64(s.size))
 	}
-	return fmt.Sprintf("compare the offset first, so that it is at most %d", to-int64(s.size))
+	return w.refuse(ReasonOutside, fmt.Sprintf("%s at %s of %s", byteCount(s.size), at, object), hint)
+}
+
+func byteCount(n int) string {
+	if n == 1 {
+		return "1 byte"
+	}
+	return fmt.Sprintf("%d bytes", n)
 }
 
 // access checks a load or a store of the instruction's size through a
@@ -149,7 +154,7 @@ func (w *walker) loadContext(p *value) *rejection {
 	}
 	off := int64(c) + int64(in.Off)
 	if off < 0 || off >= ContextEnd || !readableContext(int32(off&^7)) || off&7+int64(in.Size) > 8 {
-		return w.refuse(ReasonContext, fmt.Sprintf("%d bytes at %d of the context cannot be read", in.Size, off),
+		return w.refuse(ReasonContext, fmt.Sprintf("%s at %d of the context cannot be read", byteCount(in.Size), off),
 			"the context is struct pt_regs and, behind it, the arguments: read one field of 8 bytes, or a part of one; orig_rax, cs, eflags and ss cannot be read")
 	}
 	return w.define(in.Dst, scalar(bound.Bytes(in.Size, in.Signed)))
@@ -203,7 +208,7 @@ func (w *walker) readable(f *frameState, s span) *rejection {
 // noPointer requires that no byte belongs to a pointer.
 func (w *walker) noPointer(f *frameState, s span) *rejection {
 	if f.holdsPointer(pos(s.low), int(s.high-s.low)) {
-		return w.refuse(ReasonPointerPart, fmt.Sprintf("there is a pointer among the %d bytes at r10%+d", s.high-s.low, s.low),
+		return w.refuse(ReasonPointerPart, fmt.Sprintf("there is a pointer among the %s at r10%+d", byteCount(int(s.high-s.low)), s.low),
 			"load all 8 bytes of a pointer at once, and keep it out of keys and events")
 	}
 	return nil

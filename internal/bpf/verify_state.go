@@ -70,8 +70,9 @@ type frameState struct {
 
 // ref is something that has to be given back.
 type ref struct {
-	id int32
-	at int // the call that it came from
+	id    int32
+	at    int // the call that it came from
+	depth int // of the function that called
 }
 
 // lap counts how often a loop was run again.
