@@ -2,6 +2,7 @@ package lang
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 )
@@ -164,6 +165,26 @@ func TestWildcardMatch(t *testing.T) {
 		a := AttachPoint{Func: row.pattern, Path: row.pattern}
 		if got := a.Match(row.s); got != row.want || a.MatchPath(row.s) != got {
 			t.Errorf("%q matches %q: %v", row.pattern, row.s, got)
+		}
+	}
+}
+
+func TestParseAttach(t *testing.T) {
+	for text, want := range map[string][]string{
+		"uprobe:libc:malloc+4":                   {"uprobe libc malloc 4"},
+		"uprobe:libc:m*,uretprobe:\"/a b\":free": {"uprobe libc m* 0", "uretprobe /a b free 0"},
+		"uprobe":                                 nil,
+		"":                                       nil,
+		"libc:malloc":                            nil,
+		"uprobe:a:b { exit(); } uprobe:c:d":      nil,
+	} {
+		points, err := ParseAttach(text)
+		var got []string
+		for _, p := range points {
+			got = append(got, fmt.Sprintf("%v %s %s %d", p.Kind, p.Path, p.Func, p.Offset))
+		}
+		if !slices.Equal(got, want) || (err == nil) != (want != nil) {
+			t.Errorf("%q: %q, %v", text, got, err)
 		}
 	}
 }

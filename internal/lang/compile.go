@@ -49,6 +49,21 @@ func Compile(src, name string, opts Options) (*Script, error) {
 	return s, nil
 }
 
+// ParseAttach parses attach points as they stand before an action block, such as
+// uprobe:libc:malloc+4. The error is a diag.List.
+func ParseAttach(text string) ([]AttachPoint, error) {
+	source := diag.NewSource("attach point", text+" { }")
+	diags := &diag.Collector{Source: source, Limit: maxErrors}
+	tree := parse(source, diags, nil)
+	if len(tree.probes) != 1 && diags.ErrorCount() == 0 {
+		diags.Errorf(diag.Span{End: len(text)}, "expected attach points, as uprobe:PATH:FUNCTION")
+	}
+	if err := diags.Err(); err != nil {
+		return nil, err
+	}
+	return tree.probes[0].attach, nil
+}
+
 // addProbes adds a Probe for each kind of attach points of an action block.
 func (s *Script) addProbes(n *probeNode, prog *bpf.Program) {
 	first := len(s.Probes)

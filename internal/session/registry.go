@@ -122,6 +122,12 @@ func (r *registry) attach(p *Probe, s *site) {
 	r.dirty[s.unit] = true
 }
 
+// drop takes back an add.
+func (r *registry) drop(patterns []*pattern, added []*Probe) {
+	r.patterns = slices.DeleteFunc(r.patterns, func(p *pattern) bool { return slices.Contains(patterns, p) })
+	r.remove(added)
+}
+
 // remove unregisters probes.
 func (r *registry) remove(probes []*Probe) {
 	gone := map[*Probe]bool{}
@@ -180,7 +186,7 @@ func (r *registry) optimize(on bool) {
 func (r *registry) find(id int) (*Probe, error) {
 	i, ok := slices.BinarySearchFunc(r.probes, id, func(p *Probe, id int) int { return p.ID - id })
 	if !ok {
-		return nil, fmt.Errorf("there is no probe %d", id)
+		return nil, fmt.Errorf("probe %d: %w", id, ErrNoProbe)
 	}
 	return r.probes[i], nil
 }

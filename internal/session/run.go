@@ -27,11 +27,13 @@ func (s *Session) Run(ctx context.Context) (err error) {
 	// Whatever goes wrong in here, the target is restored first.
 	defer func() {
 		if p := recover(); p != nil {
-			_ = s.Close()
+			_ = s.Close() // nobody holds the lock any more
 			panic(p)
 		}
 	}()
 	s.poll(ctx)
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	err = s.disarm() // what was counted is printed even if that fails
 	s.drain(true)
 	if eerr := s.runKind(lang.End); eerr != nil {
@@ -54,6 +56,12 @@ func (s *Session) check(err error) {
 	}
 }
 
+// poller is when something is to be looked at again.
+type poller struct {
+	timers        []*timer
+	health, clock time.Time
+}
+
 func (s *Session) poll(ctx context.Context) {
 	period := pollQuiet
 	if len(s.config.Script.Actions) > 0 {
@@ -61,36 +69,43 @@ func (s *Session) poll(ctx context.Context) {
 	}
 	ticker := time.NewTicker(period)
 	defer ticker.Stop()
-	timers := newTimers(s.config.Script, time.Now())
-	health, clock := time.Now().Add(pollHealth), time.Now().Add(clockTime)
-	for !s.stopped {
-		var now time.Time
+	start := time.Now()
+	p := poller{newTimers(s.config.Script, start), start.Add(pollHealth), start.Add(clockTime)}
+	for s.look(&p, time.Now()) {
 		select {
 		case <-ctx.Done():
 			return
-		case now = <-ticker.C:
-		}
-		s.drain(false)
-		if s.target.Arena().Stopped() {
-			s.stopped = true
-			return
-		}
-		if !s.target.Mem().Alive() {
-			s.config.Log("process %d has ended, or runs another program", s.PID)
-			return
-		}
-		s.runTimers(timers, now)
-		if now.After(clock) {
-			clock = now.Add(clockTime)
-			s.target.Arena().Publish(s.clock, arena.ReadClock())
-		}
-		if now.After(health) {
-			health = now.Add(pollHealth)
-			if !s.healthy() {
-				return
-			}
+		case <-ticker.C:
 		}
 	}
+}
+
+// look does what is due and reports whether the session goes on.
+func (s *Session) look(p *poller, now time.Time) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.stopped || !s.armed {
+		return false
+	}
+	s.drain(false)
+	if s.target.Arena().Stopped() {
+		s.stopped = true
+		return false
+	}
+	if !s.target.Mem().Alive() {
+		s.config.Log("process %d has ended, or runs another program", s.PID)
+		return false
+	}
+	s.runTimers(p.timers, now)
+	if now.After(p.clock) {
+		p.clock = now.Add(clockTime)
+		s.target.Arena().Publish(s.clock, arena.ReadClock())
+	}
+	if now.After(p.health) {
+		p.health = now.Add(pollHealth)
+		return s.healthy()
+	}
+	return !s.stopped
 }
 
 // healthy looks at what the probes depend on and the target, or another tracer,
@@ -231,12 +246,18 @@ func (s *Session) reset(i int, kind lang.ActionKind) {
 
 func (s *Session) printMap(i int, top, div uint32) {
 	if s.failed == nil {
-		s.check(s.config.Sink.PrintMap(&s.config.Script.Maps[i], s.Entries(i), top, div))
+		s.check(s.config.Sink.PrintMap(&s.config.Script.Maps[i], s.entries(i), top, div))
 	}
 }
 
 // Entries is what map number i holds for the script.
 func (s *Session) Entries(i int) []arena.Entry {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.entries(i)
+}
+
+func (s *Session) entries(i int) []arena.Entry {
 	return s.views[i].see(s.target.Arena().Entries(i))
 }
 

@@ -2,16 +2,17 @@
 // has the target prepared, armed and let go, polls what the programs leave in
 // the arena, and takes everything out again.
 //
-// A Session is used by one goroutine. Attach or Launch returns it armed, with
-// the target running untraced; Run returns when the script, the target or the
-// context ends it; Close restores the target, whatever happened. Between the two
-// only the arena is read. Results go to a Sink.
+// Attach or Launch returns a Session armed, with the target running untraced; Run
+// returns when the script, the target or the context ends it; Close restores the
+// target, whatever happened. Meanwhile the arena is read, and the probes may be
+// changed (see control.go) from any goroutine. Results go to a Sink.
 package session
 
 import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"syscall"
 	"time"
 
@@ -48,6 +49,8 @@ type Config struct {
 type Session struct {
 	PID int
 
+	// mu guards all that follows. Run holds it whenever it does something.
+	mu       sync.Mutex
 	config   Config
 	programs []*bpf.Verified // by probe
 	tracer   *ptrace.Tracer
@@ -75,6 +78,7 @@ type Session struct {
 const (
 	attachTime = 20 * time.Second
 	detachTime = 20 * time.Second
+	changeTime = 20 * time.Second
 )
 
 // ErrNothing: not one site could be probed.
@@ -331,6 +335,8 @@ func ms1(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
 // Close takes everything out of the target and lets go of it. It is safe at any
 // moment, also after an error, and does nothing the second time.
 func (s *Session) Close() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	if s.registry != nil {
 		s.registry.Close()
 	}
