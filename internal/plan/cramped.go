@@ -18,12 +18,12 @@ import (
 // claims are the bytes of a function that windows have taken.
 type claims struct {
 	start   abi.Addr
-	owner   []int32 // by offset in the planner's text: which window has it, counted from 1; or pinned
+	owner   owners // by offset in the planner's text: which window has it, counted from 1; or pinned
 	windows []*Window
 }
 
 func newClaims(p *Planner, windows []*Window) *claims {
-	c := &claims{start: p.f.Start, owner: make([]int32, len(p.text))}
+	c := &claims{start: p.f.Start, owner: newOwners(len(p.text))}
 	for _, w := range windows {
 		c.add(w)
 	}
@@ -40,16 +40,16 @@ const held = -2
 func (c *claims) add(w *Window) {
 	c.windows = append(c.windows, w)
 	off := int(w.Start - c.start)
-	for i := off; i < min(off+w.Len, len(c.owner)); i++ {
-		c.owner[i] = int32(len(c.windows))
+	for i := off; i < min(off+w.Len, c.owner.size); i++ {
+		c.owner.set(i, int32(len(c.windows)))
 	}
-	for i := off + w.Len; w.Tactic == Pun && i < min(off+jmpLen, len(c.owner)); i++ {
-		if c.owner[i] == 0 {
-			c.owner[i] = pinned
+	for i := off + w.Len; w.Tactic == Pun && i < min(off+jmpLen, c.owner.size); i++ {
+		if c.owner.at(i) == 0 {
+			c.owner.set(i, pinned)
 		}
 	}
 	if w.Cave != 0 && w.Len < shortLen {
-		c.owner[off+1] = held
+		c.owner.set(off+1, held)
 	}
 }
 
@@ -61,10 +61,11 @@ func (c *claims) free(off, n int) bool { return c.all(off, n, 0) }
 func (c *claims) open(off, n int) bool { return c.all(off, n, pinned) }
 
 func (c *claims) all(off, n int, also int32) bool {
-	if off < 0 || off+n > len(c.owner) {
+	if off < 0 || off+n > c.owner.size {
 		return false
 	}
-	for _, o := range c.owner[off : off+n] {
+	for i := off; i < off+n; i++ {
+		o := c.owner.at(i)
 		if o != 0 && o != also {
 			return false
 		}
@@ -96,10 +97,10 @@ func (c *claims) bare(off, n int) bool {
 
 // at is the window that has the byte at an offset, nil if none has.
 func (c *claims) at(off int) *Window {
-	if off < 0 || off >= len(c.owner) || c.owner[off] <= 0 {
+	if off < 0 || off >= c.owner.size || c.owner.at(off) <= 0 {
 		return nil
 	}
-	return c.windows[c.owner[off]-1]
+	return c.windows[c.owner.at(off)-1]
 }
 
 // crampedSites plans the sites that were refused, beside the windows that there
