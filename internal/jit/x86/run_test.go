@@ -315,12 +315,17 @@ func TestEmitRefuses(t *testing.T) {
 	other := testConfig
 	other.Maps = testMaps[1:]
 	other.RingSize = 0
+	constants, err := bpf.Verify(&bpf.Program{Name: "constants", Insns: returnZero, Maps: testMaps, Constants: map[int][]byte{mapCount: {1, 0, 0, 0}}})
+	if err != nil {
+		t.Fatal(err)
+	}
 	for name, c := range map[string]struct {
 		config abi.Config
 		prog   *bpf.Verified
 	}{
 		"other maps": {other, count(t)},
 		"no ring":    {abi.Config{Threads: 1, Maps: testMaps}, event(t)},
+		"constants":  {testConfig, constants}, // memory that others can write to would have to hold them
 	} {
 		l, err := abi.NewLayout(c.config)
 		if err != nil {

@@ -227,6 +227,10 @@ func checkEnv(progs []*bpf.Verified, env *Env) error {
 		if err := bpf.CheckMaps(p, l); err != nil {
 			return fmt.Errorf("%w: %w", ErrCompile, err)
 		}
+		if len(p.Code().Constants) > 0 {
+			// What the verifier knows of them must not lie where others can write.
+			return fmt.Errorf("%w: program %s has constants (.rodata), for which there is no private place in the target yet", ErrCompile, p.Name())
+		}
 		if l.RingSize == 0 && usesRing(p) {
 			return fmt.Errorf("%w: program %s writes events, but the arena has no rings", ErrCompile, p.Name())
 		}
