@@ -30,11 +30,12 @@ var kernelMaps = []abi.MapSpec{
 
 // mapOps makes a program of lookups, updates and deletions with few keys. What
 // they return is added up in r9, with what is found in the values.
-func mapOps(r *rand.Rand, n int) *bpf.Program {
-	g := &mapRandomizer{Rand: r}
+func mapOps(r *rand.Rand, n int) *bpf.Program { return (&mapRandomizer{Rand: r}).program(n) }
+
+func (g *mapRandomizer) program(n int) *bpf.Program {
 	g.add(bpfasm.Mov.Reg(bpfasm.R6, bpfasm.R1), bpfasm.Mov.Imm(bpfasm.R9, 0), bpfasm.LoadMem(bpfasm.R8, bpfasm.R1, 0, bpfasm.DWord))
 	for off := int16(-128); off < 0; off += 8 {
-		g.add(bpfasm.Instruction{OpCode: bpfasm.StoreImmOp(bpfasm.DWord), Dst: bpfasm.R10, Offset: off, Constant: int64(r.Uint32() >> 1)})
+		g.add(bpfasm.Instruction{OpCode: bpfasm.StoreImmOp(bpfasm.DWord), Dst: bpfasm.R10, Offset: off, Constant: int64(g.Uint32() >> 1)})
 	}
 	for range n {
 		g.op()
@@ -47,6 +48,7 @@ type mapRandomizer struct {
 	*rand.Rand
 	insns  bpfasm.Instructions
 	labels int
+	strict bool // only what the verifier accepts too
 }
 
 func (g *mapRandomizer) add(in ...bpfasm.Instruction) { g.insns = append(g.insns, in...) }
@@ -112,7 +114,7 @@ func (g *mapRandomizer) lookup(spec *abi.MapSpec) {
 	g.labels++
 	over := fmt.Sprintf("null%d", g.labels)
 	g.add(bpf.Call(bpfasm.FnMapLookupElem))
-	if g.IntN(2) == 0 {
+	if g.strict || g.IntN(2) == 0 {
 		g.add(bpfasm.Mov.Reg(bpfasm.R7, bpfasm.R0))
 	} else {
 		g.add(bpfasm.Mov.Imm(bpfasm.R7, 0), bpfasm.Add.Reg(bpfasm.R7, bpfasm.R0))

@@ -31,10 +31,13 @@ type flowRandomizer struct {
 	groups int // of the function
 	fn     int
 	funcs  int
+	strict bool // only what the verifier accepts too
 }
 
-func randomFlow(r *rand.Rand) *bpf.Program {
-	g := &flowRandomizer{Rand: r, funcs: 1 + r.IntN(4)}
+func randomFlow(r *rand.Rand) *bpf.Program { return (&flowRandomizer{Rand: r}).program() }
+
+func (g *flowRandomizer) program() *bpf.Program {
+	g.funcs = 1 + g.IntN(4)
 	for g.fn = range g.funcs {
 		g.function()
 	}
@@ -125,7 +128,7 @@ func (g *flowRandomizer) call() {
 	if callee%2 == 1 {
 		p = bpfasm.R3
 	}
-	if g.IntN(2) == 0 {
+	if g.IntN(2) == 0 && (!g.strict || callee%2 == 0) {
 		g.add(bpfasm.Mov.Reg(p, bpfasm.R6))
 	} else {
 		g.add(bpfasm.Mov.Reg(p, bpfasm.R10), bpfasm.Add.Imm(p, -int32(frameBytes-8*g.IntN(4))))
