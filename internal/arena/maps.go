@@ -54,6 +54,35 @@ func (a *Arena) merge(ml *abi.MapLayout, pos int, slots []uint64) []uint64 {
 	return value
 }
 
+// Clear removes all entries of a map whose values all threads share. Of an array
+// all words become zero.
+func (a *Arena) Clear(m int) {
+	ml := &a.layout.Maps[m]
+	if ml.Kind == abi.Array {
+		a.Zero(m, 0)
+		return
+	}
+	for pos := range ml.Positions() {
+		if at := ml.States + uint64(8*pos); a.Load(at) == abi.StatePresent {
+			a.Store(at, abi.StateAbsent)
+		}
+	}
+}
+
+// Zero makes the words of all values zero, from a word on, of a map whose values
+// all threads share.
+func (a *Arena) Zero(m, from int) {
+	ml := &a.layout.Maps[m]
+	for pos := range ml.Positions() {
+		if _, ok := a.keyAt(ml, pos); !ok {
+			continue
+		}
+		for w := from; w < ml.Stride()/8; w++ {
+			a.Store(ml.Values+uint64(pos*ml.Stride()+8*w), 0)
+		}
+	}
+}
+
 // ResetMax makes the words of map number m that only grow zero. An update that
 // is under way at that moment may still be seen afterwards.
 func (a *Arena) ResetMax(m int) {

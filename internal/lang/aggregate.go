@@ -48,6 +48,11 @@ func (m *Map) Value(cell []uint64) uint64 {
 	}
 	count, second := word(CellCount), word(CellTotal)
 	switch m.Agg {
+	case Plain:
+		if len(cell) == 0 {
+			return 0
+		}
+		return m.Type.truncate(cell[len(cell)-1])
 	case Count:
 		return count
 	case Sum:
@@ -105,6 +110,10 @@ func (b Buckets) Of(v int64) int {
 // cellSize is the size of a cell in bytes.
 func (m *mapInfo) cellSize() int {
 	switch m.agg {
+	case Plain:
+		if len(m.keys) > 0 {
+			return 8
+		}
 	case Count:
 		return 8
 	case Hist, LHist:

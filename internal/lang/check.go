@@ -26,6 +26,7 @@ type mapInfo struct {
 	agg     Agg
 	signed  bool
 	buckets Buckets
+	value   Type // of a Plain map
 	keys    []Type
 	entries int // from a declaration, else 0
 }
@@ -43,6 +44,7 @@ type checker struct {
 	final   bool // this pass reports
 
 	probe  *probeNode
+	branch int // how many conditions decide whether the expression is computed
 	scopes []map[string]*variable
 }
 
@@ -209,16 +211,22 @@ func (c *checker) buildMaps() []Map {
 	for _, m := range c.order {
 		m.number = len(out)
 		spec := abi.MapSpec{Name: "@" + m.name, Kind: abi.PerSlotArray, KeySize: 4, ValueSize: m.cellSize(), MaxEntries: 1}
-		if m.agg == Min || m.agg == Max {
+		switch m.agg {
+		case Min, Max:
 			spec.MaxWord = CellExtreme / 8
+		case Plain:
+			spec.Kind, m.signed = abi.Array, m.value.Signed
 		}
 		if len(m.keys) > 0 {
 			spec.Kind, spec.KeySize, spec.MaxEntries = abi.PerSlotHash, 8*len(m.keys), c.config.maxMapKeys
+			if m.agg == Plain {
+				spec.Kind = abi.Hash
+			}
 			if m.entries != 0 {
 				spec.MaxEntries = m.entries
 			}
 		}
-		out = append(out, Map{Name: spec.Name, Spec: spec, Agg: m.agg, Signed: m.signed, Buckets: m.buckets, Keys: m.keys})
+		out = append(out, Map{Name: spec.Name, Spec: spec, Agg: m.agg, Signed: m.signed, Type: m.value, Buckets: m.buckets, Keys: m.keys})
 	}
 	return out
 }

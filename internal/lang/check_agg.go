@@ -15,8 +15,7 @@ func (c *checker) assignMap(s *assignStmt, m *mapExpr) {
 		agg, known = aggregations[call.name]
 	}
 	if s.op != 0 || !known {
-		c.mapKeys(m)
-		c.valueOfMap(s, call)
+		c.storeMap(s, m)
 		return
 	}
 	keys := c.mapKeys(m)
@@ -27,7 +26,11 @@ func (c *checker) assignMap(s *assignStmt, m *mapExpr) {
 		info = c.maps[m.name]
 		info.buckets = buckets
 	}
-	if info.agg != agg {
+	switch {
+	case info.agg == Plain:
+		c.diags.Errorf(s.span, "@%s holds values, it cannot hold %s()", m.name, agg).Note(info.first, "assigned here")
+		return
+	case info.agg != agg:
 		c.diags.Errorf(s.span, "@%s holds %s(), it cannot hold %s()", m.name, info.agg, agg).Note(info.first, "assigned here")
 		return
 	}

@@ -12,20 +12,22 @@ type arity struct{ min, max int }
 // functions that are supported. Those of aggregations stand only where a map
 // is assigned.
 var functions = map[string]*arity{
-	"avg":    {1, 1},
-	"clear":  {1, 1},
-	"count":  {0, 0},
-	"exit":   {0, 1},
-	"hist":   {1, 2},
-	"lhist":  {4, 4},
-	"max":    {1, 1},
-	"min":    {1, 1},
-	"print":  {1, 3},
-	"printf": {1, math.MaxInt},
-	"stats":  {1, 1},
-	"str":    {1, 2},
-	"sum":    {1, 1},
-	"zero":   {1, 1},
+	"avg":     {1, 1},
+	"clear":   {1, 1},
+	"count":   {0, 0},
+	"delete":  {1, 2},
+	"exit":    {0, 1},
+	"has_key": {1, 2},
+	"hist":    {1, 2},
+	"lhist":   {4, 4},
+	"max":     {1, 1},
+	"min":     {1, 1},
+	"print":   {1, 3},
+	"printf":  {1, math.MaxInt},
+	"stats":   {1, 1},
+	"str":     {1, 2},
+	"sum":     {1, 1},
+	"zero":    {1, 1},
 }
 
 // call types a call.
@@ -59,18 +61,21 @@ func (c *checker) call(x *callExpr) Type {
 		}
 	case "str":
 		return c.str(x)
+	case "delete", "has_key":
+		return c.entryCall(x)
 	}
 	return noneType
 }
 
 // otherCall is a call of what is no supported function.
 func (c *checker) otherCall(x *callExpr) Type {
-	isBuiltin := x.name == builtinPid || x.name == builtinRetval || isArgName(x.name)
+	callable := x.name == builtinPid || x.name == builtinTid || helperBuiltins[x.name].helper != 0
+	isBuiltin := x.name == builtinRetval || isArgName(x.name)
 	switch {
-	case isBuiltin && len(x.args) == 0 && x.name == builtinPid:
+	case callable && len(x.args) == 0:
 		return c.builtin(x.name, x.base())
-	case x.name == builtinPid:
-		c.diags.Errorf(x.span, "not supported yet: pid() with an argument")
+	case callable:
+		c.diags.Errorf(x.span, "not supported yet: %s() with an argument", x.name)
 		return badType
 	case isBuiltin:
 		c.diags.Errorf(x.span, "%s is no function", x.name).Hint("write %s", x.name)
@@ -161,11 +166,13 @@ func (c *checker) wholeMap(x *callExpr) {
 func (c *checker) print(x *callExpr) Type {
 	m, ok := x.args[0].(*mapExpr)
 	switch {
-	case ok && m.indexed:
+	case ok && m.indexed && len(x.args) > 1:
 		c.mapKeys(m)
 		c.values(x.args[1:])
-		c.diags.Errorf(m.span, "not supported yet: printing one entry of a map").Hint("print(@%s) prints all", m.name)
+		c.diags.Errorf(x.args[1].base().span, "only a map is printed with a number of entries and a divisor")
 		return badType
+	case ok && m.indexed:
+		return c.printable(m)
 	case ok:
 		c.usedMap(m)
 		for i, a := range x.args[1:] {

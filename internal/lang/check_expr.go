@@ -47,16 +47,14 @@ func (c *checker) expr(x expr) Type {
 	case *varExpr:
 		c.variable(x)
 	case *mapExpr:
-		c.mapKeys(x)
-		c.diags.Errorf(b.span, "not supported yet: reading a map").Hint("print(@%s) prints it", x.name)
-		b.typ = badType
+		b.typ = c.readMap(x)
 	case *callExpr:
 		b.typ = c.call(x)
 	case *unaryExpr:
 		c.unary(x)
 	case *binaryExpr:
 		c.value(x.x)
-		c.value(x.y)
+		c.under(x.op == tokAndAnd || x.op == tokOrOr, func() { c.value(x.y) })
 		b.typ = c.binaryType(x.op, x.opAt, x.x, x.y)
 		c.foldBinary(x)
 	case *condExpr:
@@ -128,8 +126,10 @@ func (c *checker) param(x *paramExpr) {
 // builtin is a name that is no call.
 func (c *checker) builtin(name string, b *exprBase) Type {
 	switch {
-	case name == builtinPid:
+	case name == builtinPid, name == builtinTid:
 		return intType(4, false)
+	case helperBuiltins[name].helper != 0:
+		return helperBuiltins[name].typ
 	case name == builtinRetval:
 		return c.only(Uretprobe, name, b)
 	case isArgName(name):
@@ -272,7 +272,8 @@ func signedComparison(x, y Type) bool {
 
 func (c *checker) cond(x *condExpr) {
 	c.condition(x.cond)
-	a, b := c.value(x.x), c.value(x.y)
+	var a, b Type
+	c.under(true, func() { a, b = c.value(x.x), c.value(x.y) })
 	t, ok := promote(a, b)
 	if !ok {
 		c.diags.Errorf(x.span, "the branches are %s and %s", a.a(), b.a()).Hint("both must have one type")
@@ -313,10 +314,7 @@ func (c *checker) cast(x *castExpr) {
 func (c *checker) increment(x *incExpr) {
 	v, ok := x.x.(*varExpr)
 	if !ok {
-		c.mapKeys(x.x.(*mapExpr))
-		c.diags.Errorf(x.span, "not supported yet: plain values in maps").
-			Hint("@name = count() counts, and needs no lock")
-		x.typ = badType
+		c.incrementMap(x, x.x.(*mapExpr))
 		return
 	}
 	c.variable(v)
@@ -338,4 +336,20 @@ func (c *checker) increment(x *incExpr) {
 	}
 	c.widen(v.sym, x.typ)
 	v.typ = v.sym.typ
+}
+
+// under types what is computed only under a condition, if it is.
+func (c *checker) under(condition bool, f func()) {
+	if condition {
+		c.branch++
+		defer func() { c.branch-- }()
+	}
+	f()
+}
+
+// always refuses what changes a map under a condition inside an expression.
+func (c *checker) always(x *exprBase, what string) {
+	if c.branch > 0 {
+		c.diags.Errorf(x.span, "not supported yet: %s under a condition in an expression", what).Hint("use an if statement")
+	}
 }

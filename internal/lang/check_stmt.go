@@ -52,7 +52,7 @@ func (c *checker) exprStmt(s *exprStmt) {
 	} else if c.value(s.x).Kind == bad || s.discard {
 		return
 	}
-	if _, ok := s.x.(*incExpr); !ok {
+	if pure(s.x) {
 		c.diags.Warnf(s.x.base().span, "the value is not used").Hint("write '_ = ...' if that is meant")
 	}
 }
@@ -153,18 +153,6 @@ func (c *checker) undefined(v *varExpr) {
 		d.Hint("a variable exists from its first assignment to the end of the block around it")
 	}
 	v.typ = badType
-}
-
-// valueOfMap reports an assignment to a map that is not an aggregation.
-func (c *checker) valueOfMap(s *assignStmt, call *callExpr) {
-	if call != nil && s.op == 0 && unsupportedFunctions[call.name] {
-		c.diags.Errorf(call.nameAt, "not supported yet: %s()", call.name)
-		return
-	}
-	if c.value(s.value).Kind != bad {
-		c.diags.Errorf(s.span, "not supported yet: plain values in maps").
-			Hint("a map can be assigned count(), sum(value), hist(value) and the like")
-	}
 }
 
 // mapKeys checks the parts of a key.

@@ -37,6 +37,13 @@
 // in each slot. That is address space, not memory, but with many threads and
 // fine buckets it may be too much; fewer keys (max_map_keys) help.
 //
+// A map that is assigned values is shared by all threads. '+=', '-=', '++' and
+// '--' on it are one atomic addition, so unlike in bpftrace none is lost; other
+// operators read, compute and write. Keys that were deleted keep their place
+// until the end: max_map_keys bounds how many different keys a session sees.
+// What is read from maps, and builtins such as nsecs, are computed before the
+// statement that they stand in, whatever conditions are in it.
+//
 // A uretprobe runs at the instructions by which its function is left, of which
 // retval reads the register for results. So, unlike in bpftrace, calls that were
 // under way when the probe was put in are counted when they return, as are all

@@ -36,7 +36,9 @@ type lowerer struct {
 
 	ctx    asm.Register // where the context is, as long as it is needed
 	homes  map[*variable]home
+	hoists map[expr]home // see hoist
 	pid    home
+	tid    home
 	spare  []asm.Register // lasting registers without a variable
 	free   []asm.Register // scratch registers that hold nothing
 	frame  int            // bytes of the stack in use
@@ -47,11 +49,11 @@ type lowerer struct {
 
 // lower compiles a checked probe. It adds the probe's actions to the script.
 func lower(s *Script, maps map[string]*mapInfo, diags *diag.Collector, n *probeNode, name string) *bpf.Program {
-	l := &lowerer{script: s, maps: maps, diags: diags, homes: make(map[*variable]home)}
+	l := &lowerer{script: s, maps: maps, diags: diags, homes: make(map[*variable]home), hoists: make(map[expr]home)}
 	l.exit = l.newLabel()
 	l.prologue(n)
 	if n.predicate != nil {
-		l.cond(n.predicate, l.exit, false)
+		l.decide(n.predicate, l.exit, false)
 	}
 	ended := l.block(n.body)
 	if !ended || l.used(l.exit) {
@@ -97,6 +99,13 @@ func (l *lowerer) prologue(n *probeNode) {
 		l.called = true
 		l.aluImm(asm.RSh, asm.R0, 32)
 		l.setHome(l.pid, asm.R0)
+	}
+	if u.tid {
+		l.tid = l.newHome()
+		l.call(bpf.HelperGetCurrentPidTgid)
+		l.called = true
+		l.emit(asm.Mov.Reg32(asm.R0, asm.R0))
+		l.setHome(l.tid, asm.R0)
 	}
 	for _, v := range u.vars {
 		l.homes[v] = l.newHome()
@@ -149,8 +158,8 @@ func (l *lowerer) block(b *blockStmt) bool {
 }
 
 func (l *lowerer) stmt(s stmt) bool {
-	frame := l.frame
-	defer func() { l.frame = frame }()
+	frame, spare := l.frame, l.spare
+	defer func() { l.frame, l.spare = frame, spare }()
 	switch s := s.(type) {
 	case *blockStmt:
 		return l.block(s)
@@ -162,18 +171,40 @@ func (l *lowerer) stmt(s stmt) bool {
 	case *declStmt:
 		l.setConst(l.homes[s.v.sym], 0)
 	case *assignStmt:
-		if m, ok := s.target.(*mapExpr); ok {
-			l.aggregate(m, s.value.(*callExpr))
-			return false
-		}
-		l.assign(s)
+		l.assignStmt(s)
 	case *exprStmt:
-		if c, ok := s.x.(*callExpr); ok {
+		if c, ok := s.x.(*callExpr); ok && !hoisted(c) {
 			return l.callStmt(c)
 		}
 		l.discard(s.x)
 	}
 	return false
+}
+
+// decide is cond with what has to be computed before.
+func (l *lowerer) decide(x expr, to label, when bool) {
+	frame, spare := l.frame, l.spare
+	l.hoist(x)
+	l.cond(x, to, when)
+	l.frame, l.spare = frame, spare
+}
+
+func (l *lowerer) assignStmt(s *assignStmt) {
+	m, ok := s.target.(*mapExpr)
+	if !ok {
+		l.hoist(s.value)
+		l.assign(s)
+		return
+	}
+	l.hoist(m.keys...)
+	if l.maps[m.name].agg == Plain {
+		l.hoist(s.value)
+		l.storeMap(s, m)
+		return
+	}
+	call := s.value.(*callExpr)
+	l.hoist(call.args...)
+	l.aggregate(m, call)
 }
 
 func (l *lowerer) ifStmt(s *ifStmt) bool {
@@ -184,7 +215,7 @@ func (l *lowerer) ifStmt(s *ifStmt) bool {
 		return s.els != nil && l.stmt(s.els)
 	}
 	other := l.newLabel()
-	l.cond(s.cond, other, false)
+	l.decide(s.cond, other, false)
 	ended := l.stmt(s.then)
 	if s.els == nil {
 		l.bind(other)
@@ -202,6 +233,10 @@ func (l *lowerer) ifStmt(s *ifStmt) bool {
 
 // discard computes an expression for its effects.
 func (l *lowerer) discard(x expr) {
+	l.hoist(x)
+	if _, ok := l.hoists[x]; ok {
+		return
+	}
 	if inc, ok := x.(*incExpr); ok {
 		l.increment(inc, nil)
 		return
@@ -341,7 +376,7 @@ func (l *lowerer) callStmt(c *callExpr) bool {
 		a.Kind, a.Format, args = Printf, &f, c.args[1:]
 	case "print":
 		a.Kind, args = PrintValue, c.args[:1]
-		if m, ok := c.args[0].(*mapExpr); ok {
+		if m, ok := c.args[0].(*mapExpr); ok && !m.indexed {
 			a.Kind, a.Map, a.Div, args = PrintMap, l.maps[m.name].number, 1, nil
 			if len(c.args) > 1 {
 				a.Top = uint32(c.args[1].base().con.u)
@@ -380,6 +415,7 @@ func (l *lowerer) event(a *Action, args []expr) {
 			arg.Const, arg.Value.Int, arg.Value.Str = true, b.con.u, b.con.s
 		} else {
 			words = append(words, x)
+			l.hoist(x)
 		}
 		a.Args = append(a.Args, arg)
 	}

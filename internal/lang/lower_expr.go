@@ -30,15 +30,23 @@ func (l *lowerer) lend(dst asm.Register, f func()) {
 
 // homeOf is where the value lies when the expression is a variable.
 func (l *lowerer) homeOf(x expr) (home, bool) {
+	name := ""
 	switch x := x.(type) {
 	case *varExpr:
 		return l.homes[x.sym], true
 	case *nameExpr:
-		return l.pid, x.name == builtinPid
+		name = x.name
 	case *callExpr:
-		return l.pid, x.name == builtinPid
+		name = x.name
 	}
-	return home{}, false
+	switch name {
+	case builtinPid:
+		return l.pid, true
+	case builtinTid:
+		return l.tid, true
+	}
+	h, ok := l.hoists[x]
+	return h, ok
 }
 
 // operand returns a register with the value, which must not be written to.

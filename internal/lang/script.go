@@ -63,11 +63,15 @@ const (
 	// Hist and LHist count values by their buckets: a cell is a u64 for each.
 	Hist
 	LHist
+	// Plain is no aggregation: values are assigned. All threads share them. A
+	// map without keys has two words, of which the first tells whether there is
+	// a value.
+	Plain
 )
 
 // String is the name of the function that the map is assigned.
 func (a Agg) String() string {
-	return [...]string{"none", "count", "sum", "avg", "stats", "min", "max", "hist", "lhist"}[a]
+	return [...]string{"none", "count", "sum", "avg", "stats", "min", "max", "hist", "lhist", "plain"}[a]
 }
 
 // Offsets in the cells of a map, but for Hist and LHist.
@@ -83,6 +87,7 @@ type Map struct {
 	Spec    abi.MapSpec
 	Agg     Agg
 	Signed  bool    // the values are signed
+	Type    Type    // of the values, if Plain
 	Buckets Buckets // of Hist and LHist
 	Keys    []Type  // of the parts of a key; empty for a map without keys
 }

@@ -5,7 +5,7 @@ type usage struct {
 	args         bool // arguments of the probed function
 	argAfterCall bool // an argument after a helper has destroyed r1
 	called       bool
-	pid          bool
+	pid, tid     bool
 	retval       bool // what the function returned
 	vars         []*variable
 }
@@ -14,22 +14,22 @@ type usage struct {
 // branches of an if as if they came one after the other.
 func survey(n *probeNode) *usage {
 	u := &usage{}
-	u.pid = usesPid(n)
-	u.called = u.pid // the prologue asks for it
+	u.pid, u.tid = uses(n, builtinPid), uses(n, builtinTid)
+	u.called = u.pid || u.tid // the prologue asks for them
 	u.expr(n.predicate)
 	u.stmt(n.body)
 	return u
 }
 
-// usesPid reports whether any expression of the probe is pid.
-func usesPid(n *probeNode) bool {
+// uses reports whether any expression of the probe is a builtin.
+func uses(n *probeNode, name string) bool {
 	found := false
 	visit := func(x expr) {
 		switch x := x.(type) {
 		case *nameExpr:
-			found = found || x.name == builtinPid
+			found = found || x.name == name
 		case *callExpr:
-			found = found || x.name == builtinPid
+			found = found || x.name == name
 		}
 	}
 	if n.predicate != nil {
@@ -43,6 +43,7 @@ func (u *usage) expr(x expr) {
 	if x == nil {
 		return
 	}
+	walk(x, func(x expr) { u.called = u.called || hoisted(x) })
 	walk(x, func(x expr) {
 		if n, ok := x.(*nameExpr); ok && (isArgName(n.name) || n.name == builtinRetval) {
 			u.retval = u.retval || n.name == builtinRetval
@@ -67,7 +68,16 @@ func (u *usage) stmt(s stmt) {
 	case *declStmt:
 		u.variable(s.v.sym)
 	case *assignStmt:
-		u.expr(s.target)
+		if m, ok := s.target.(*mapExpr); ok {
+			for _, k := range m.keys {
+				u.expr(k)
+			}
+		}
+		if call, ok := s.value.(*callExpr); ok {
+			for _, a := range call.args {
+				u.expr(a)
+			}
+		}
 		u.expr(s.value)
 		if v, ok := s.target.(*varExpr); ok {
 			u.variable(v.sym)
@@ -76,7 +86,7 @@ func (u *usage) stmt(s stmt) {
 		u.called = true
 	case *exprStmt:
 		u.expr(s.x)
-		if c, ok := s.x.(*callExpr); ok && c.name != builtinPid {
+		if c, ok := s.x.(*callExpr); ok && c.name != builtinPid && c.name != builtinTid {
 			u.called = true
 		}
 	}
@@ -115,28 +125,33 @@ func walkStmt(s stmt, visit func(expr)) {
 // walk visits an expression and all under it that are computed.
 func walk(x expr, visit func(expr)) {
 	visit(x)
+	children(x, func(y expr) { walk(y, visit) })
+}
+
+// children visits the expressions right under an expression.
+func children(x expr, visit func(expr)) {
 	switch x := x.(type) {
 	case *mapExpr:
 		for _, k := range x.keys {
-			walk(k, visit)
+			visit(k)
 		}
 	case *callExpr:
 		for _, a := range x.args {
-			walk(a, visit)
+			visit(a)
 		}
 	case *unaryExpr:
-		walk(x.x, visit)
+		visit(x.x)
 	case *binaryExpr:
-		walk(x.x, visit)
-		walk(x.y, visit)
+		visit(x.x)
+		visit(x.y)
 	case *condExpr:
-		walk(x.cond, visit)
-		walk(x.x, visit)
-		walk(x.y, visit)
+		visit(x.cond)
+		visit(x.x)
+		visit(x.y)
 	case *castExpr:
-		walk(x.x, visit)
+		visit(x.x)
 	case *incExpr:
-		walk(x.x, visit)
+		visit(x.x)
 	}
 }
 
@@ -144,8 +159,11 @@ func walk(x expr, visit func(expr)) {
 func pure(x expr) bool {
 	p := true
 	walk(x, func(x expr) {
-		if _, ok := x.(*incExpr); ok {
+		switch x := x.(type) {
+		case *incExpr:
 			p = false
+		case *callExpr:
+			p = p && x.name != "delete"
 		}
 	})
 	return p

@@ -235,6 +235,15 @@ func (s *Session) event(payload []byte) {
 
 // reset does clear() or zero() to map number i.
 func (s *Session) reset(i int, kind lang.ActionKind) {
+	m := &s.config.Script.Maps[i]
+	if m.Agg == lang.Plain {
+		if kind == lang.Clear {
+			s.target.Arena().Clear(i)
+		} else {
+			s.target.Arena().Zero(i, m.Spec.Stride()/8-1)
+		}
+		return
+	}
 	entries := s.target.Arena().Entries(i)
 	if kind == lang.Clear {
 		s.views[i].clear(entries)
@@ -258,7 +267,14 @@ func (s *Session) Entries(i int) []arena.Entry {
 }
 
 func (s *Session) entries(i int) []arena.Entry {
-	return s.views[i].see(s.target.Arena().Entries(i))
+	all := s.target.Arena().Entries(i)
+	switch m := &s.config.Script.Maps[i]; {
+	case m.Agg != lang.Plain:
+		return s.views[i].see(all)
+	case len(m.Keys) == 0 && all[0].Value[0] == 0: // it was not assigned
+		return nil
+	}
+	return all
 }
 
 // reportLosses says what was lost, if anything.

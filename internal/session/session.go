@@ -12,6 +12,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"sync"
 	"syscall"
 	"time"
@@ -243,7 +244,7 @@ func (s *Session) start(ctx context.Context) error {
 		return err
 	}
 	s.machine = &bpf.Machine{Arena: s.target.Arena().Mem(), Layout: layout, Slot: abi.SlotTracer,
-		TGID: uint32(s.PID), Now: unix.Monotonic, Event: s.ownEvent}
+		TGID: uint32(s.PID), TID: uint32(s.PID), UIDGID: uint64(os.Getgid())<<32 | uint64(os.Getuid()), Comm: "trapless", Now: unix.Monotonic, Event: s.ownEvent}
 	s.target.Arena().Publish(s.clock, arena.ReadClock())
 	if err := s.runKind(lang.Begin); err != nil {
 		return err

@@ -39,6 +39,10 @@ func valueOf(m *lang.Map, e *arena.Entry, div uint32) value {
 		return hist(m.Buckets, e.Value, div)
 	case lang.LHist:
 		return lhist(m.Buckets, e.Value)
+	case lang.Plain:
+		if m.Type.Kind == lang.Bool {
+			return number(strconv.FormatBool(m.Value(e.Value) != 0))
+		}
 	case lang.Stats:
 		return stats{
 			count:   format(word(e, lang.CellCount), m.Signed, 1),
@@ -54,6 +58,10 @@ func valueOf(m *lang.Map, e *arena.Entry, div uint32) value {
 func compareValues(m *lang.Map, a, b *arena.Entry) int {
 	signed := m.Signed
 	switch m.Agg {
+	case lang.Plain:
+		if m.Type.Kind != lang.Int {
+			return 0 // they are sorted by their keys
+		}
 	case lang.Count, lang.Min, lang.Max, lang.Hist, lang.LHist:
 		signed = false
 	}

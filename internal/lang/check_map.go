@@ -1,0 +1,155 @@
+package lang
+
+import "trapless/internal/diag"
+
+// Plain maps hold values that are assigned, not aggregated.
+
+// storeMap checks "@m[keys] = value" and the same with an operator.
+func (c *checker) storeMap(s *assignStmt, m *mapExpr) {
+	keys := c.mapKeys(m)
+	t := c.value(s.value)
+	x := s.value.base()
+	switch {
+	case t.Kind == String:
+		c.diags.Errorf(x.span, "not supported yet: strings in maps")
+		return
+	case t.Kind == bad:
+		return
+	}
+	info := c.plainMap(m, keys)
+	if info == nil {
+		return
+	}
+	if s.op != 0 && info.value.Kind != None {
+		operand := resultType(s.op, info.value, t)
+		if operand.Kind == bad {
+			c.diags.Errorf(s.opAt, "'%s' cannot be applied to %s and %s", operatorText(s.op), info.value.a(), t.a())
+			return
+		}
+		t = operand
+	}
+	if s.op != 0 && !pureKeys(m) {
+		c.diags.Errorf(m.span, "not supported yet: '++' and '--' in a key that is read and assigned")
+	}
+	c.widenMap(info, t, x.span)
+	m.typ = info.value
+}
+
+func pureKeys(m *mapExpr) bool {
+	for _, k := range m.keys {
+		if !pure(k) {
+			return false
+		}
+	}
+	return true
+}
+
+// plainMap finds a map that is assigned a value, or makes it.
+func (c *checker) plainMap(m *mapExpr, keys []Type) *mapInfo {
+	info := c.maps[m.name]
+	if info == nil || info.agg == 0 {
+		c.newMap(m, Plain, keys)
+		info = c.maps[m.name]
+	}
+	if info.agg != Plain {
+		c.diags.Errorf(m.span, "@%s holds %s(), it cannot be assigned a value", m.name, info.agg).Note(info.first, "assigned here")
+		return nil
+	}
+	c.sameKeys(m, info, keys)
+	return info
+}
+
+// widenMap makes a map hold values of the type too. Integers have 64 bits there.
+func (c *checker) widenMap(info *mapInfo, t Type, at diag.Span) {
+	if t.Kind == Int {
+		t.Size = 8
+	}
+	now := t
+	if info.value.Kind != None {
+		var ok bool
+		if now, ok = promote(info.value, t); !ok {
+			c.diags.Errorf(at, "@%s holds %s, it cannot hold %s", info.name, info.value.a(), t.a()).Note(info.first, "assigned here")
+			return
+		}
+	}
+	if now != info.value {
+		info.value, c.changed = now, true
+	}
+}
+
+// readMap types a map that stands for its value.
+func (c *checker) readMap(m *mapExpr) Type {
+	keys := c.mapKeys(m)
+	info := c.usedMap(m)
+	switch {
+	case info == nil:
+		return badType
+	case info.agg != Plain:
+		c.diags.Errorf(m.span, "not supported yet: reading a map that holds %s()", info.agg).Hint("print(@%s) prints it", m.name)
+		return badType
+	}
+	c.sameKeys(m, info, keys)
+	if info.value.Kind == None {
+		return badType
+	}
+	return info.value
+}
+
+// incrementMap types ++ and -- on a map.
+func (c *checker) incrementMap(x *incExpr, m *mapExpr) {
+	c.always(x.base(), operatorText(x.op)+" of a map")
+	keys := c.mapKeys(m)
+	x.typ = badType
+	info := c.plainMap(m, keys)
+	if info == nil {
+		return
+	}
+	if info.value.Kind == Bool {
+		c.diags.Errorf(x.span, "'%s' cannot be applied to %s", operatorText(x.op), info.value.a())
+		return
+	}
+	t := int64Type
+	t.flexible = x.op == tokInc
+	c.widenMap(info, t, x.span)
+	x.typ, m.typ = info.value, info.value
+}
+
+// entryCall checks delete() and has_key(), which name an entry as @m[key] or as
+// @m, key. The call's first argument becomes the entry.
+func (c *checker) entryCall(x *callExpr) Type {
+	if x.name == "delete" {
+		c.always(x.base(), "delete()")
+	}
+	m, ok := x.args[0].(*mapExpr)
+	if !ok {
+		c.values(x.args)
+		if b2t(x.args[0]).Kind != bad {
+			c.diags.Errorf(x.args[0].base().span, "%s() takes a map", x.name)
+		}
+		return badType
+	}
+	if len(x.args) == 2 {
+		if m.indexed {
+			c.diags.Errorf(x.args[1].base().span, "%s() takes one key, and @%s has one already", x.name, m.name)
+			return badType
+		}
+		entry := *m
+		entry.keys, entry.indexed = []expr{x.args[1]}, true
+		if t, ok := x.args[1].(*tupleExpr); ok {
+			entry.keys = t.elems
+		}
+		m = &entry
+		x.args = []expr{m}
+	}
+	keys := c.mapKeys(m)
+	info := c.usedMap(m)
+	switch {
+	case info == nil:
+		return badType
+	case info.agg != Plain:
+		c.diags.Errorf(x.span, "not supported yet: %s() on a map that holds %s()", x.name, info.agg).Hint("clear(@%s) removes all entries", m.name)
+		return badType
+	}
+	c.sameKeys(m, info, keys)
+	return boolType
+}
