@@ -3,6 +3,7 @@ package plan
 import (
 	"math"
 	"slices"
+	"sort"
 
 	"trapless/internal/abi"
 )
@@ -129,19 +130,69 @@ func (n need) allows(v byte) bool {
 
 // raise is the smallest value above v that digit i may have.
 func (w *Window) raise(i int, v byte) (byte, bool) {
-	for n := int(v) + 1; n <= math.MaxUint8; n++ {
-		if w.fits(i, byte(n)) {
-			return byte(n), true
-		}
+	if v == math.MaxUint8 {
+		return 0, false
 	}
-	return 0, false
+	return w.need[i].from(i, v+1)
 }
 
-// least is the smallest value that digit i may have.
+// least is the smallest value that digit i may have: each kind of need allows one.
 func (w *Window) least(i int) byte {
-	if w.fits(i, 0) {
-		return 0
-	}
-	v, _ := w.raise(i, 0) // there is one: each kind of need allows some byte
+	v, _ := w.need[i].from(i, 0)
 	return v
+}
+
+// from is the smallest value of digit i not below v that the need allows.
+func (n need) from(i int, v byte) (byte, bool) {
+	switch n.kind {
+	case trapByte:
+		next := nextTrap[i/3][v]
+		return byte(next), next <= math.MaxUint8
+	case thisByte:
+		value := n.value
+		if i == 3 {
+			value ^= sign
+		}
+		return value, value >= v
+	}
+	return v, true
+}
+
+// nextTrap has for each value the smallest one not below it that is a trapping
+// byte, or 256: for the lower digits, and for the highest.
+var nextTrap = func() (next [2][256]uint16) {
+	for top, turn := range []byte{0, sign} {
+		found := uint16(256)
+		for v := 255; v >= 0; v-- {
+			if trapping[byte(v)^turn] {
+				found = uint16(v)
+			}
+			next[top][v] = found
+		}
+	}
+	return next
+}()
+
+// firstAmong is the first place for size bytes in ascending ranges, as far as they
+// lie in r, that the window allows. It leaps from one allowed address to the next,
+// because there may be thousands of ranges and few of those.
+func (w *Window) firstAmong(list []abi.Range, r abi.Range, size int) (abi.Addr, bool) {
+	for from := r.Start; ; {
+		at, ok := w.next(from)
+		if !ok || at >= r.End {
+			return 0, false
+		}
+		i := sort.Search(len(list), func(i int) bool { return list[i].End > at })
+		if i == len(list) {
+			return 0, false
+		}
+		part := intersect(list[i], r)
+		if part.Start >= r.End {
+			return 0, false
+		}
+		if at, ok := w.firstAllowed(part, size); ok {
+			return at, true
+		}
+		from = part.End
+	}
 }

@@ -1,6 +1,9 @@
 package plan
 
 import (
+	"slices"
+	"sort"
+
 	"trapless/internal/abi"
 )
 
@@ -31,7 +34,7 @@ func (s *Space) PickBoard(w *Window, size int) (abi.Addr, *Refusal) {
 	}
 	s.free = subtract(s.free, whole)
 	r := &region{whole: whole, free: []abi.Range{whole}}
-	s.boards = append(s.boards, r)
+	s.addBoard(r)
 	r.take(at, size)
 	return at, nil
 }
@@ -138,28 +141,37 @@ const boardLimit = 16 << 10
 
 // bestBoard finds a place among the springboards that there are.
 func (s *Space) bestBoard(w *Window, size int) (abi.Addr, *region) {
-	for _, r := range s.boards {
+	for from := abi.Addr(0); ; {
+		at, ok := w.next(from)
+		if !ok {
+			return 0, nil
+		}
+		i := sort.Search(len(s.sorted), func(i int) bool { return s.sorted[i].whole.End > at })
+		if i == len(s.sorted) {
+			return 0, nil
+		}
+		r := s.sorted[i]
 		for _, f := range r.free {
 			if at, ok := w.firstAllowed(f, size); ok {
 				return at, r
 			}
 		}
+		from = r.whole.End
 	}
-	return 0, nil
+}
+
+// addBoard notes pages of springboards.
+func (s *Space) addBoard(r *region) {
+	s.boards = append(s.boards, r)
+	i := sort.Search(len(s.sorted), func(i int) bool { return s.sorted[i].whole.Start > r.whole.Start })
+	s.sorted = slices.Insert(s.sorted, i, r)
 }
 
 // newBoard finds pages for a springboard.
 func (s *Space) newBoard(w *Window, size int) (whole abi.Range, at abi.Addr, ok bool) {
 	for _, slot := range w.slots() {
-		for _, f := range s.free {
-			part := intersect(slot, f)
-			if part.Len() < uint64(size) {
-				continue
-			}
-			at, ok := w.firstAllowed(part, size)
-			if ok {
-				return abi.Range{Start: at.PageDown(), End: (at + abi.Addr(size)).PageUp()}, at, true
-			}
+		if at, ok := w.firstAmong(s.free, slot, size); ok {
+			return abi.Range{Start: at.PageDown(), End: (at + abi.Addr(size)).PageUp()}, at, true
 		}
 	}
 	return abi.Range{}, 0, false
@@ -183,5 +195,5 @@ func (s *Space) AdoptBoard(whole abi.Range, used []abi.Range) {
 		free = subtract(free, u)
 	}
 	s.free = subtract(s.free, whole)
-	s.boards = append(s.boards, &region{whole: whole, free: free})
+	s.addBoard(&region{whole: whole, free: free})
 }

@@ -53,6 +53,7 @@ type Space struct {
 	free    []abi.Range // outside of all mappings and regions, ascending
 	regions []*region
 	boards  []*region         // pages of springboards
+	sorted  []*region         // the same, ascending
 	near    map[abi.Addr]bool // what trapsNear has found, by the address without its low 24 bits
 }
 

@@ -414,3 +414,68 @@ func TestAdoptedBoardsAreNotFree(t *testing.T) {
 		}
 	}
 }
+
+// randomNeed is any of the kinds of need.
+func randomNeed(r *rand.Rand) need {
+	return need{kind: needKind(r.IntN(3)), value: byte(r.IntN(256))}
+}
+
+// TestNeedsAreMet compares what is looked up with what each value says.
+func TestNeedsAreMet(t *testing.T) {
+	r := rand.New(rand.NewPCG(11, 12))
+	for range 1000 {
+		n, i, v := randomNeed(r), r.IntN(4), r.IntN(256)
+		turn := byte(0)
+		if i == 3 {
+			turn = sign
+		}
+		want, ok := 256, false
+		for d := 255; d >= v; d-- {
+			if n.allows(byte(d) ^ turn) {
+				want, ok = d, true
+			}
+		}
+		if got, found := n.from(i, byte(v)); found != ok || ok && int(got) != want {
+			t.Fatalf("%+v: digit %d from %d on: %d, %v; want %d, %v", n, i, v, got, found, want, ok)
+		}
+	}
+}
+
+// TestFirstAmong compares leaps with a look at each range.
+func TestFirstAmong(t *testing.T) {
+	r := rand.New(rand.NewPCG(13, 14))
+	found := 0
+	for range 3000 {
+		w := &Window{Start: 0x7f0000000000 + abi.Addr(r.Uint64()>>40)}
+		for i := range w.need {
+			w.need[i] = randomNeed(r)
+		}
+		var list []abi.Range
+		at := w.Start - 1<<31 - 1<<20
+		for range r.IntN(200) {
+			at += abi.Addr(r.Uint64N(1<<26) + 1)
+			end := at + abi.Addr(r.Uint64N(1<<uint(r.IntN(25)))+1)
+			list = append(list, abi.Range{Start: at, End: end})
+			at = end
+		}
+		within := abi.Range{Start: w.Start - abi.Addr(r.Uint64N(1<<31)), End: w.Start + abi.Addr(r.Uint64N(1<<31))}
+		size := 1 + r.IntN(40)
+		var want abi.Addr
+		ok := false
+		for _, f := range list {
+			if want, ok = w.firstAllowed(intersect(f, within), size); ok {
+				break
+			}
+		}
+		got, gotOK := w.firstAmong(list, within, size)
+		if gotOK != ok || ok && got != want {
+			t.Fatalf("%v of %d ranges within %v, needs %v: %v, %v; one by one %v, %v", size, len(list), within, w.need, got, gotOK, want, ok)
+		}
+		if ok {
+			found++
+		}
+	}
+	if found < 100 {
+		t.Errorf("only %d were found", found)
+	}
+}
