@@ -10,13 +10,13 @@ import (
 	"fmt"
 	"io"
 	"slices"
-	"time"
 
 	"trapless/internal/abi"
 	"trapless/internal/elfplan"
 	"trapless/internal/image"
 	insn "trapless/internal/insn/x86"
 	"trapless/internal/plan"
+	"trapless/internal/unix"
 )
 
 // Sites says which instructions are sites.
@@ -46,8 +46,8 @@ type Result struct {
 	TrapFree float64             `json:"trap_free"` // share of the sites, 0 to 1
 	ByTactic map[plan.Tactic]int `json:"by_tactic"` // numbers of sites
 	Refused  map[plan.Reason]int `json:"refused"`
-	// PlanNS is the time of planning per site in nanoseconds: decoding,
-	// control flow and liveness, but not reading the file.
+	// PlanNS is the processor time of planning per site in nanoseconds:
+	// decoding, control flow and liveness, but not reading the file.
 	PlanNS float64 `json:"plan_ns_per_site"`
 	// DetourBytes are the relocated instructions and the jump back of a
 	// planned site, on average; programs, and what saves registers for them,
@@ -90,7 +90,7 @@ func File(ctx context.Context, name string, r io.ReaderAt, size int64, sites Sit
 type counter struct {
 	Result
 	facts   *plan.Facts
-	took    time.Duration
+	took    uint64 // processor time in nanoseconds
 	bytes   int
 	planned int
 }
@@ -135,7 +135,7 @@ func describe(m *elfplan.Module, fn image.Func) (*plan.Func, error) {
 // function counts the sites of one function. Those from next on are the next
 // function's, which may begin inside this one.
 func (c *counter) function(f *plan.Func, next abi.Addr) {
-	began := time.Now()
+	began := unix.ProcessTime()
 	p := plan.Prepare(f, c.facts)
 	for _, j := range p.Jumps() {
 		if j.Kind == plan.Unresolved {
@@ -159,7 +159,7 @@ func (c *counter) function(f *plan.Func, next abi.Addr) {
 			c.bytes += w.Host.RelocatedSize()
 		}
 	}
-	c.took += time.Since(began)
+	c.took += unix.ProcessTime() - began
 }
 
 // wanted selects instructions.
@@ -184,7 +184,7 @@ const shortFunction = 5
 func (c *counter) result() *Result {
 	if c.N > 0 {
 		c.TrapFree = float64(c.planned-c.ByTactic[plan.Trap]) / float64(c.N)
-		c.PlanNS = float64(c.took.Nanoseconds()) / float64(c.N)
+		c.PlanNS = float64(c.took) / float64(c.N)
 	}
 	if c.planned > 0 {
 		c.DetourBytes = float64(c.bytes) / float64(c.planned)

@@ -60,7 +60,7 @@ func (h how) String() string {
 
 // read decodes the function. It costs one pass over the code.
 func read(f *Func) *body {
-	const usual = 4 // bytes of an instruction
+	const usual = 3 // bytes of an instruction, or more
 	b := &body{f: f, heads: newMarks(len(f.Code)), insts: make([]insn.Inst, 0, len(f.Code)/usual+8)}
 	for b.stop < len(f.Code) {
 		in, err := insn.Decode(f.Code[b.stop:], insn.Mode64)
@@ -207,7 +207,7 @@ func (b *body) containing(off int) int {
 // reading meets the first one again. (A jump behind a lock prefix is the usual
 // case.) All instructions passed have two readings.
 func (b *body) markTwofold() {
-	seen := map[int]bool{} // offsets from which was read on, so that no byte is read twice
+	var seen map[int]bool // offsets from which was read on, so that no byte is read twice
 	for _, e := range b.entries {
 		if _, ok := b.find(e.to); ok || e.to >= b.stop || e.how == byAddress {
 			continue
@@ -215,6 +215,9 @@ func (b *body) markTwofold() {
 		for off := e.to; off < b.stop; {
 			if b.heads.has(off) || seen[off] {
 				break
+			}
+			if seen == nil {
+				seen = map[int]bool{}
 			}
 			seen[off] = true
 			b.twofold = append(b.twofold, b.containing(off))

@@ -140,6 +140,9 @@ func mayHandleSignals(f *Func) bool {
 func baseName(n string) string {
 	n, _, _ = strings.Cut(n, "@")
 	n = strings.TrimPrefix(n, "__GI_")
+	if strings.IndexByte(n, '.') < 0 {
+		return n
+	}
 	for _, suffix := range []string{".cold", ".part.", ".isra.", ".constprop.", ".lto_priv."} {
 		n, _, _ = strings.Cut(n, suffix)
 	}
