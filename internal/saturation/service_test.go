@@ -19,20 +19,38 @@ type service struct {
 	source  string
 	args    []string
 	modules []string // besides its own file
+
+	build testkit.GoBuild // of a Go program
+	again string          // a line that makes it do what it does only when asked, "" for none
 }
 
 func (s *service) name() string { return strings.Join(append([]string{s.source}, s.args...), ",") }
+
+func (s *service) compile(t *testing.T) string {
+	t.Helper()
+	if filepath.Ext(s.source) == ".go" {
+		return testkit.CompileGo(t, s.source, s.build)
+	}
+	return testkit.Compile(t, s.source)
+}
 
 // saturate probes a running service, gives it time to run into its probes, takes
 // them out, and compares its text with its files.
 func (s *service) saturate(t *testing.T, c choice, work time.Duration) *run {
 	t.Helper()
-	p := testkit.StartCommand(t, exec.Command(testkit.Compile(t, s.source), s.args...))
+	path := s.compile(t)
+	p := testkit.StartCommand(t, exec.Command(path, s.args...))
 	if line := p.Line(); strings.HasPrefix(line, "unavailable") {
 		t.Skip(line)
 	}
+	meanwhile := func() {
+		if s.again != "" {
+			p.Ask(s.again)
+		}
+		time.Sleep(work)
+	}
 	r := newRun()
-	if err := r.visit(p.Pid, append([]string{strings.TrimSuffix(s.source, filepath.Ext(s.source)) + "*"}, s.modules...), c, func() { time.Sleep(work) }); err != nil {
+	if err := r.visit(p.Pid, append([]string{filepath.Base(path)}, s.modules...), c, meanwhile); err != nil {
 		if p.Ended() {
 			t.Fatalf("%v, %v\n%s", err, p.Wait(), p.Output())
 		}

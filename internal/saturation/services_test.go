@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"testing"
 	"time"
+
+	"trapless/internal/testkit"
 )
 
 // services are the targets that check themselves while they run, with what
@@ -20,6 +22,10 @@ func services() []*service {
 		{source: "blocking.c", modules: libc}, // system calls are restarted
 		{source: "unwind.cpp", modules: cxx},  // exceptions, backtraces, cancelled threads
 		{source: "rseq.c", modules: libc},     // restartable sequences
+		// All that Go's runtime system does; it recovers from faults and divisions.
+		{source: "goload.go", build: testkit.PureGo, args: []string{"profile"}, again: "burst 2"},
+		{source: "goload.go", build: testkit.GoPIE, again: "burst 2"},
+		{source: "gocgo.go", build: testkit.CGO, modules: libc, again: "burst 2"}, // C's threads in Go, and Go's in C
 	}
 }
 

@@ -215,6 +215,9 @@ func (r *run) plan(pid int, mods []*module, c choice) (windows []planned, err er
 	if err != nil {
 		return nil, err
 	}
+	if slices.ContainsFunc(mods, func(m *module) bool { return m.elf.Image.Go }) {
+		blocked = cmp.Or(blocked, "Go, where it starts threads and is called by C,")
+	}
 	space, err := inject.FreeSpace(pid, traits(mods))
 	if err != nil {
 		return nil, err
