@@ -27,7 +27,8 @@ func (p *Planner) short(c *claims, site abi.Addr, i int) *Window {
 	}
 	for _, pad := range p.padding() {
 		for off := pad.from; off+jmpLen <= pad.to; off++ {
-			if c.free(off, jmpLen) && p.leads(c, w, off) {
+			cave := abi.Range{Start: p.addr(off), End: p.addr(off + jmpLen)}
+			if c.free(off, jmpLen) && !cave.Overlaps(w.Range()) && p.leads(c, w, off) {
 				host := p.bareHost(off)
 				c.add(host)
 				w.moveIn(host, p.addr(off))

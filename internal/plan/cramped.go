@@ -235,18 +235,19 @@ func (p *Planner) start(c *claims, site abi.Addr, i, least int) *Window {
 	return w
 }
 
-// startPad adds padding that nothing runs.
+// startPad adds bytes of padding that nothing runs. What it leaves of a no-op is
+// dead too, and may hold a cave.
 func (p *Planner) startPad(c *claims, w *Window, least int) {
-	for off := int(w.End() - p.f.Start); w.Len < least && off < p.own; off = int(w.End() - p.f.Start) {
-		in, err := insn.Decode(p.text[off:p.own], insn.Mode64)
-		n := int(in.Len)
-		if err != nil || !isPadding(in) || p.mayBeEntry(off, in) || len(p.entriesIn(off-1, off+n)) > 0 || !c.open(off, n) {
-			return
-		}
-		w.Insts = append(w.Insts, Inst{Inst: in, Off: w.Len, Pad: true})
-		w.Len += n
+	off := int(w.End() - p.f.Start)
+	end := p.padEnd(off)
+	for ; w.Len < least && off < end && c.open(off, 1); off++ {
+		w.Insts = append(w.Insts, Inst{Inst: deadByte, Off: w.Len, Pad: true})
+		w.Len++
 	}
 }
+
+// deadByte stands for a byte of padding.
+var deadByte, _ = insn.Decode([]byte{breakpoint}, insn.Mode64)
 
 func (w *Window) add(in insn.Inst) {
 	w.Insts = append(w.Insts, Inst{Inst: in, Off: w.Len})

@@ -39,6 +39,33 @@ func TestCramped(t *testing.T) {
 	}
 }
 
+// TestCaveInOwnPadding: a short jump and its cave share the padding behind a return.
+func TestCaveInOwnPadding(t *testing.T) {
+	f := function("c3 | 662e0f1f840000000000 0f1f440000")
+	f.Name = "_dl_relocate_static_pie" // where windows of several instructions are refused
+	none := NewSpace(SpaceConfig{Maps: []Mapping{{Range: abi.Range{Start: lowest, End: highest}}}})
+	facts := Facts{TrapsHandled: true, FaultsMapped: true, Space: none}
+	row{name: "a return", facts: facts, tactic: Short, len: 2}.check(t, f)
+	windows, _ := Analyze(f, []abi.Addr{f.Start}, &facts)
+	if len(windows) != 2 || windows[0].Range().Overlaps(windows[1].Range()) {
+		t.Errorf("windows %v and %v", windows[0].Range(), windows[len(windows)-1].Range())
+	}
+}
+
+// TestLinkDropsOverlaps: windows that nobody has looked at together are not put in
+// place together.
+func TestLinkDropsOverlaps(t *testing.T) {
+	f := function("b801000000 b802000000 c3")
+	a, _ := Prepare(f, &easy).Alone(f.Start)
+	b, _ := Prepare(f, &easy).Alone(f.Start)
+	c, _ := Prepare(f, &easy).Alone(f.Start + 5)
+	space := NewSpace(SpaceConfig{Maps: []Mapping{{Range: a.Range()}}})
+	links, refusals := space.Link([]*Window{a, b, c}, func(*Window) abi.Addr { return f.Start + 1<<24 }, nil)
+	if len(links) != 2 || len(refusals) != 1 || refusals[0].Reason != WindowOverlap {
+		t.Errorf("%d links, %v", len(links), refusals)
+	}
+}
+
 // nops is instructions of a byte each that a jump leads to, so that none of them
 // can move out with its neighbour.
 func nops(n int) (code string) {

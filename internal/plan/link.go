@@ -58,14 +58,41 @@ func (s *Space) Link(windows []*Window, detour func(*Window) abi.Addr, kept func
 	for _, w := range order {
 		l.links[w] = &Link{Window: w, Detour: detour(w)}
 	}
-	var refusals []*Refusal
+	refusals := l.dropOverlaps(order)
 	for _, w := range order {
+		if l.links[w] == nil {
+			continue
+		}
 		if r := l.link(w); r != nil {
 			refusals = append(refusals, r)
 			delete(l.links, w)
 		}
 	}
 	return l.inOrder(windows), refusals
+}
+
+// dropOverlaps drops what lies in the bytes of another window, or in those that
+// its jump ends in without knowing. Functions are planned one by one; whoever plans
+// many should have looked for that (Conflicts). This makes sure. The windows are in
+// the order of their addresses, the last one first.
+func (l *linker) dropOverlaps(order []*Window) (refusals []*Refusal) {
+	var last *Window
+	for _, w := range slices.Backward(order) {
+		if last == nil || w.Start >= last.Extent().End || w.Start >= last.End() && slices.Contains(last.Behind, w) {
+			last = w
+			continue
+		}
+		drop := w
+		if len(last.Sites) == 0 {
+			drop, last = last, w
+		}
+		delete(l.links, drop)
+		if len(drop.Sites) > 0 {
+			refusals = append(refusals, refuse(drop.Site, WindowOverlap, "its window at %v to %v overlaps that at %v to %v, in %s",
+				drop.Start, drop.End(), last.Start, last.End(), last.Func.Name))
+		}
+	}
+	return refusals
 }
 
 // link finds the springboard of a window, if it needs one, and its patch as far as

@@ -73,7 +73,7 @@ func TestEmulatedCallsRunTheSame(t *testing.T) {
 		t.Fatalf("only %d forms of calls were found", len(seen))
 	}
 	t.Logf("%d forms of calls", len(seen))
-	compare(t, twins)
+	compare(t, twins, 20)
 }
 
 // lead makes half of the calls lead to goals: through the registers, or through

@@ -189,7 +189,7 @@ func TestMovedRunsTheSame(t *testing.T) {
 	for _, code := range branches() {
 		add(sample{in: decode(t, code), code: code}, 40)
 	}
-	compare(t, twins)
+	compare(t, twins, fewestEncodings)
 }
 
 // branches is every short branch, at several distances.
@@ -209,7 +209,8 @@ func branches() (all [][]byte) {
 // fewestEncodings are to be compared at least.
 const fewestEncodings = 10_000
 
-func compare(t *testing.T, twins []twin) {
+// compare runs twins, of which so many encodings have to run to their end.
+func compare(t *testing.T, twins []twin, fewest int) {
 	t.Helper()
 	var pieces []piece
 	for _, w := range twins {
@@ -242,8 +243,8 @@ func compare(t *testing.T, twins []twin) {
 		}
 	}
 	t.Logf("%d pairs of %d encodings ran alike, %d of them to the end; ended by signal: %v", len(twins), len(encodings), len(whole), ends)
-	if len(whole) < fewestEncodings {
-		t.Errorf("only %d encodings ran to their end, want %d", len(whole), fewestEncodings)
+	if len(whole) < fewest {
+		t.Errorf("only %d encodings ran to their end, want %d", len(whole), fewest)
 	}
 	if ends[sigTrap] < len(twins)/4 {
 		t.Errorf("only %d of %d pairs ran to their end", ends[sigTrap], len(twins))
