@@ -228,6 +228,10 @@ func (g *generator) op(i int) {
 		g.begin(o)
 		return
 	}
+	if isCall(in, bpfasm.FnRingbufReserve) {
+		g.reserve(o)
+		return
+	}
 	if o.free() && o.defs != 0 {
 		g.materialize(o, g.r(in.Dst), o.result)
 		return

@@ -8,6 +8,7 @@ import (
 	bpfasm "github.com/cilium/ebpf/asm"
 
 	"trapless/internal/abi"
+	asm "trapless/internal/asm/x86"
 	"trapless/internal/bpf"
 )
 
@@ -95,6 +96,30 @@ func TestRecordsOfOtherSizes(t *testing.T) {
 		}
 		if slot := h.slotOf(h.tp); h.word(h.slotBase(slot)+abi.SlotRingHead) != 0 {
 			t.Errorf("a record of %d bytes was written", size)
+		}
+	}
+}
+
+// A record is cleared where it lies, also when it is not submitted: the target's
+// stack beside it stays as it was.
+func TestDiscardedRecordsStayInTheFrame(t *testing.T) {
+	h := newHelperHarness(t, arenaNear, recordMaps)
+	for _, size := range []int32{8, 120, 400} {
+		v := trusted(t, &bpf.Program{Name: "discard", Maps: recordMaps, Insns: bpfasm.Instructions{
+			bpf.LoadMap(bpfasm.R1, 0), bpfasm.Mov.Imm(bpfasm.R2, size), bpfasm.Mov.Imm(bpfasm.R3, 0), bpfasm.FnRingbufReserve.Call(),
+			bpfasm.Mov.Reg(bpfasm.R1, bpfasm.R0), bpfasm.Mov.Imm(bpfasm.R2, 0), bpfasm.FnRingbufDiscard.Call(), bpfasm.Mov.Imm(bpfasm.R0, 0), bpfasm.Return()}})
+		d, err := Emit(asm.New(entryBase), []*bpf.Verified{v}, busySite, h.env)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if d.FrameSize() < int(size)+redZone {
+			t.Errorf("a record of %d bytes in a frame of %d", size, d.FrameSize())
+		}
+		h.install(busySite, v)
+		rq := randomRun(rand.New(rand.NewPCG(1, 1)))
+		rp := h.do(rq)
+		if err := rp.check(&rq, busySite); err != nil {
+			t.Error(err)
 		}
 	}
 }

@@ -16,6 +16,7 @@ func (u *unit) ringOperands(o *op) error {
 		if !o.free() {
 			return o.fail("the ring and the size must be the same on every path")
 		}
+		o.temps = vars(temp1)
 	case bpfasm.FnRingbufDiscard:
 		if _, ok := u.record(o); !ok {
 			return o.fail("the record is not the same on every path")
@@ -67,6 +68,37 @@ func (g *generator) output(o *op, ring, data, size bpfasm.Register) {
 		g.putPointer(o, data, d, 0)
 		g.putNumber(o, size, 1)
 	})
+}
+
+// unrolledClear is how many bytes are cleared without a loop.
+const unrolledClear = 128
+
+// reserve emits ringbuf_reserve: it clears the record's place, in which the
+// target may have left anything.
+func (g *generator) reserve(o *op) {
+	r, _ := g.progs[o.prog].facts.Record(o.result)
+	size := int32(r.Size+7) &^ 7
+	at := func(off int32) asm.Mem {
+		p := o.result
+		p.Off += off
+		return g.ebpfStack(o, p)
+	}
+	if size <= unrolledClear {
+		for off := int32(0); off < size; off += 8 {
+			g.StoreI(8, at(off), 0)
+		}
+	} else {
+		t, again, m := g.v(temp1), g.NewLabel(), at(size)
+		m.Index, m.Scale = t, 1
+		g.MovRI(t, uint64(-int64(size)))
+		g.Bind(again)
+		g.StoreI(8, m, 0)
+		g.OpRI(asm.Add, 8, t, 8)
+		g.Jcc(asm.NE, again)
+	}
+	if o.defs&o.liveOut != 0 {
+		g.materialize(o, g.r(bpfasm.R0), o.result)
+	}
 }
 
 // submit emits ringbuf_submit.
