@@ -158,3 +158,25 @@ func TestTablesOfAnyContent(t *testing.T) {
 		}
 	}
 }
+
+// A thread has met one of our bytes if its program counter is at it or, after int3,
+// behind it; also when what was there was taken out.
+func TestTrapped(t *testing.T) {
+	mem := movedMemory{make(fakeMemory, tableRoom), tableBase}
+	ts := testTables(mem)
+	const at = abi.Addr(0x5555_5555_4000)
+	if ts.trapped(at) || (*tables)(nil).trapped(at) {
+		t.Error("trapped without any table")
+	}
+	for _, kind := range []tableKind{boundaryTable, faultTable} {
+		from := at + 0x100*abi.Addr(kind)
+		if err := ts.enter(t.Context(), kind, []pair{{from, from + 0x1000}}); err != nil {
+			t.Fatal(err)
+		}
+		for d, want := range map[abi.Addr]bool{0: true, 1: true, 2: false, ^abi.Addr(0): false, 1 << 32: false} {
+			if got := ts.trapped(from + d); got != (want && kind == boundaryTable) {
+				t.Errorf("kind %d, %#x from it: %v", kind, d, got)
+			}
+		}
+	}
+}
