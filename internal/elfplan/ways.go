@@ -97,7 +97,7 @@ func (m *Module) sweep() (*plan.Sweep, error) {
 	for _, r := range m.Image.Stubs() {
 		stubs = append(stubs, m.Bias.Range(r.Range))
 	}
-	s := plan.NewSweep(starts, m.Image.Kind == image.Exec, stubs)
+	s := plan.NewSweep(starts, m.Bias.Range(m.Image.CodeRange()), m.Image.Kind == image.Exec, stubs)
 	for i := range m.Image.Segments {
 		g := &m.Image.Segments[i]
 		if !g.Exec {

@@ -17,7 +17,7 @@ const pointerSize = 8
 // without duplicates.
 func (f *File) CodePointers() ([]VAddr, error) {
 	var all []VAddr
-	code := f.codeRange()
+	code := f.CodeRange()
 	add := func(v uint64) {
 		if code.Contains(VAddr(v)) && f.executable(VAddr(v)) != nil {
 			all = append(all, VAddr(v))
@@ -33,13 +33,16 @@ func (f *File) CodePointers() ([]VAddr, error) {
 	return slices.Compact(all), err
 }
 
-// codeRange is from the first executable byte to the last.
-func (f *File) codeRange() Range {
+// CodeRange is from the first executable byte to the last. It is empty if there is none.
+func (f *File) CodeRange() Range {
 	r := Range{^VAddr(0), 0}
 	for i := range f.Segments {
 		if s := &f.Segments[i]; s.Exec {
 			r.Start, r.End = min(r.Start, s.inFile().Start), max(r.End, s.inFile().End)
 		}
+	}
+	if r.End == 0 {
+		return Range{}
 	}
 	return r
 }

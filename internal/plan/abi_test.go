@@ -26,7 +26,7 @@ func swept(codes ...string) ([]*Func, *Sweep) {
 		}
 		funcs = append(funcs, f)
 	}
-	s := NewSweep(starts, false, nil)
+	s := NewSweep(starts, abi.Range{Start: base, End: base + abi.Addr(len(text))}, false, nil)
 	s.Read(base, text)
 	s.Finish()
 	s.Settle(s.NoReturn, func(abi.Addr) bool { return true })
@@ -85,7 +85,7 @@ func TestFlagsBehindDataDoNotCount(t *testing.T) {
 	if !s.flagsLeft() {
 		t.Error("not seen")
 	}
-	s = NewSweep([]abi.Addr{base}, false, nil)
+	s = NewSweep([]abi.Addr{base}, abi.Range{Start: base, End: base + 32}, false, nil)
 	s.Read(base, unhex("31c0 c3 e8f8ffffff 7200"))
 	s.Finish()
 	s.Settle(nil, func(a abi.Addr) bool { return a < base+3 })

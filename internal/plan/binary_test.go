@@ -59,7 +59,7 @@ func openModule(t *testing.T, path string, base abi.Addr) *module {
 		fn.Pad = m.bytes(end, next)
 		m.text.Starts = append(m.text.Starts, fn.Start)
 	}
-	sweep := NewSweep(m.text.Starts, base == 0, nil)
+	sweep := NewSweep(m.text.Starts, abi.Range{Start: m.text.Start, End: m.text.Start + abi.Addr(len(code))}, base == 0, nil)
 	sweep.Read(m.text.Start, m.text.Code)
 	sweep.Finish()
 	sweep.Settle(sweep.NoReturn, func(abi.Addr) bool { return true })

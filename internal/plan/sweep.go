@@ -40,24 +40,21 @@ type Sweep struct {
 	starts []abi.Addr
 	called marks
 	taken  marks
-	fixed  bool // constants may be addresses
-	end    abi.Addr
-	code   abi.Range // all that was read
+	fixed  bool      // constants may be addresses
+	code   abi.Range // where code lies
 	stubs  []abi.Range
 	flags  flagUse
 	last   []abi.Addr // callees of calls behind which the next function begins at once
 }
 
 // NewSweep makes an empty one. starts are the starts of all functions of the
-// module, and other known instruction boundaries, ascending. fixed says that the
-// code was linked to a fixed address, so that it may hold its addresses as
-// constants. In stubs lie the jumps to functions of other modules.
-func NewSweep(starts []abi.Addr, fixed bool, stubs []abi.Range) *Sweep {
-	s := &Sweep{starts: starts, called: newMarks(len(starts) + 1), taken: newMarks(len(starts) + 1), fixed: fixed, stubs: stubs}
-	if len(starts) > 0 {
-		s.end = starts[len(starts)-1]
-	}
-	return s
+// module, and other known instruction boundaries, ascending; code is from the
+// first byte of its code to the last. fixed says that the module was linked to a
+// fixed address, so that code may hold its addresses as constants. In stubs lie
+// the jumps to functions of other modules.
+func NewSweep(starts []abi.Addr, code abi.Range, fixed bool, stubs []abi.Range) *Sweep {
+	return &Sweep{starts: starts, called: newMarks(len(starts) + 1), taken: newMarks(len(starts) + 1),
+		code: code, fixed: fixed, stubs: stubs}
 }
 
 // Called reports whether a direct call leads to a start.
@@ -76,10 +73,6 @@ func (s *Sweep) Taken(start abi.Addr) bool {
 func (s *Sweep) Read(at abi.Addr, code []byte) {
 	next, _ := slices.BinarySearch(s.starts, at)
 	s.flags.text = Data{at, code}
-	if s.code.Start == 0 {
-		s.code.Start = at
-	}
-	s.code.Start, s.code.End = min(s.code.Start, at), max(s.code.End, at+abi.Addr(len(code)))
 	for len(code) > 0 {
 		size := len(code)
 		if next < len(s.starts) && s.starts[next]-at < abi.Addr(size) {
@@ -208,13 +201,10 @@ func (s *Sweep) instruction(in *insn.Inst, at, start, end abi.Addr) {
 		kind, to = Address, at+abi.Addr(in.Len)+abi.Addr(int64(in.Disp))
 	case s.fixed && mayHoldAddress(in):
 		kind, to = Value, addressIn(in)
-		if to > s.end {
-			return
-		}
 	default:
 		return
 	}
-	if to >= start && to < end && (to != start || kind != Call) || len(s.starts) == 0 || to < s.starts[0] {
+	if to >= start && to < end && (to != start || kind != Call) || !s.code.Contains(to) {
 		return
 	}
 	i, exact := slices.BinarySearch(s.starts, to)
