@@ -40,6 +40,7 @@ type expr interface{ base() *exprBase }
 
 type exprBase struct {
 	span diag.Span
+	cut  bool // a string whose length the script says
 	typ  Type
 	con  constant
 }

@@ -51,6 +51,7 @@ type checker struct {
 // config is what the config block says.
 type config struct {
 	maxMapKeys      int
+	maxStrlen       int // bytes of a string, without the zero byte
 	printMapsOnExit bool
 }
 
@@ -88,7 +89,7 @@ func (c *checker) script(n *scriptNode) {
 
 // settings reads the config block and the map declarations.
 func (c *checker) settings(n *scriptNode) {
-	c.config = config{maxMapKeys: c.opts.MaxMapKeys, printMapsOnExit: true}
+	c.config = config{maxMapKeys: c.opts.MaxMapKeys, maxStrlen: defaultStrlen, printMapsOnExit: true}
 	if c.config.maxMapKeys == 0 {
 		c.config.maxMapKeys = DefaultMaxMapKeys
 	}
@@ -121,7 +122,7 @@ const maxEntries = 1 << 24
 
 // otherSettings are settings of bpftrace that do not exist here.
 var otherSettings = set(`cache_user_symbols cpp_demangle lazy_symbolication license log_size max_bpf_progs
-	max_cat_bytes max_probes max_strlen on_stack_limit perf_rb_pages stack_mode str_trunc_trailer missing_probes
+	max_cat_bytes max_probes on_stack_limit perf_rb_pages stack_mode str_trunc_trailer missing_probes
 	use_blazesym show_debug_info unstable_map_decl unstable_import unstable_tseries unstable_typeinfo
 	unstable_dw_ustack`)
 
@@ -133,6 +134,12 @@ func (c *checker) setting(s *configNode) {
 			return
 		}
 		c.config.maxMapKeys = int(s.value.value)
+	case name == "max_strlen":
+		if s.value.kind != tokInt || s.value.value == 0 || s.value.value > maxStrlen {
+			c.diags.Errorf(s.value.span, "max_strlen is a number from 1 to %d", maxStrlen)
+			return
+		}
+		c.config.maxStrlen = int(s.value.value)
 	case name == "print_maps_on_exit":
 		on, ok := truth(s.value)
 		if !ok {
@@ -143,7 +150,7 @@ func (c *checker) setting(s *configNode) {
 		c.diags.Errorf(s.span, "not supported yet: the setting %s", name)
 	default:
 		d := c.diags.Errorf(s.span, "unknown setting '%s'", s.name)
-		if near := nearest(name, set("max_map_keys print_maps_on_exit")); near != "" {
+		if near := nearest(name, set("max_map_keys max_strlen print_maps_on_exit")); near != "" {
 			d.Hint("did you mean %s?", near)
 		}
 	}
@@ -218,7 +225,7 @@ func (c *checker) buildMaps() []Map {
 			spec.Kind, m.signed = abi.Array, m.value.Signed
 		}
 		if len(m.keys) > 0 {
-			spec.Kind, spec.KeySize, spec.MaxEntries = abi.PerSlotHash, 8*len(m.keys), c.config.maxMapKeys
+			spec.Kind, spec.KeySize, spec.MaxEntries = abi.PerSlotHash, 8*keyWords(m.keys), c.config.maxMapKeys
 			if m.agg == Plain {
 				spec.Kind = abi.Hash
 			}

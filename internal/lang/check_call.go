@@ -26,6 +26,7 @@ var functions = map[string]*arity{
 	"printf":  {1, math.MaxInt},
 	"stats":   {1, 1},
 	"str":     {1, 2},
+	"strncmp": {3, 3},
 	"sum":     {1, 1},
 	"zero":    {1, 1},
 }
@@ -61,6 +62,8 @@ func (c *checker) call(x *callExpr) Type {
 		}
 	case "str":
 		return c.str(x)
+	case "strncmp":
+		return c.strncmp(x)
 	case "delete", "has_key":
 		return c.entryCall(x)
 	}
@@ -69,7 +72,7 @@ func (c *checker) call(x *callExpr) Type {
 
 // otherCall is a call of what is no supported function.
 func (c *checker) otherCall(x *callExpr) Type {
-	callable := x.name == builtinPid || x.name == builtinTid || helperBuiltins[x.name].helper != 0
+	callable := x.name == builtinPid || x.name == builtinTid || x.name == builtinComm || helperBuiltins[x.name].helper != 0
 	isBuiltin := x.name == builtinRetval || isArgName(x.name)
 	switch {
 	case callable && len(x.args) == 0:
@@ -215,7 +218,7 @@ func (c *checker) printf(x *callExpr) {
 	if c.value(x.args[0]).Kind == bad {
 		return
 	}
-	if format.typ.Kind != String {
+	if format.typ.Kind != String || !format.con.known {
 		d := c.diags.Errorf(format.span, "the format is a string, this is %s", format.typ.a())
 		if p, ok := x.args[0].(*paramExpr); ok {
 			d.Hint("str($%s) takes the parameter as a string", p.number)
@@ -249,7 +252,7 @@ func (c *checker) printf(x *callExpr) {
 }
 
 // str makes a string of a parameter or a literal; of a parameter that is not
-// given, the empty one.
+// given, the empty one. Anything else is a pointer to a string.
 func (c *checker) str(x *callExpr) Type {
 	if c.value(x.args[0]).Kind == bad {
 		return badType
@@ -263,9 +266,16 @@ func (c *checker) str(x *callExpr) Type {
 			text = c.opts.Params[n-1]
 		}
 	} else if !b.con.literal {
-		c.diags.Errorf(x.span, "not supported yet: reading a string from memory").
-			Hint("str() takes a parameter such as $1, or a literal")
-		return badType
+		n, ok := c.strLength(x)
+		if b.typ.Kind != Int {
+			c.diags.Errorf(b.span, "str() takes a pointer, this is %s", b.typ.a())
+			ok = false
+		}
+		if !ok {
+			return badType
+		}
+		x.cut = len(x.args) == 2
+		return textType(n)
 	} else if b.typ.Kind == Int {
 		text = literalText(b)
 	} else if b.typ.Kind == Bool {

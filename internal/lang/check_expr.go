@@ -56,6 +56,7 @@ func (c *checker) expr(x expr) Type {
 		c.value(x.x)
 		c.under(x.op == tokAndAnd || x.op == tokOrOr, func() { c.value(x.y) })
 		b.typ = c.binaryType(x.op, x.opAt, x.x, x.y)
+		c.comparable(x.x, x.y, b)
 		c.foldBinary(x)
 	case *condExpr:
 		c.cond(x)
@@ -128,6 +129,8 @@ func (c *checker) builtin(name string, b *exprBase) Type {
 	switch {
 	case name == builtinPid, name == builtinTid:
 		return intType(4, false)
+	case name == builtinComm:
+		return textType(commSize - 1)
 	case helperBuiltins[name].helper != 0:
 		return helperBuiltins[name].typ
 	case name == builtinRetval:

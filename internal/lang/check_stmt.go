@@ -160,16 +160,16 @@ func (c *checker) mapKeys(m *mapExpr) []Type {
 	var keys []Type
 	for _, k := range m.keys {
 		t := c.value(k)
-		if t.Kind == String {
-			c.diags.Errorf(k.base().span, "not supported yet: strings as keys")
-			t = badType
-		}
-		keys = append(keys, t)
+		keys = append(keys, c.keyType(k.base(), t))
 	}
 	if len(keys) > maxKeys {
 		at := m.keys[maxKeys].base().span.To(m.keys[len(keys)-1].base().span)
 		c.diags.Errorf(at, "a key has at most %d parts", maxKeys)
 		keys = keys[:maxKeys]
+	}
+	if n := keyWords(keys); n > maxKeys && len(keys) <= maxKeys {
+		c.diags.Errorf(m.span, "the key has %d bytes, the limit is %d", 8*n, 8*maxKeys).Hint("str(pointer, length) takes shorter strings")
+		keys = []Type{badType}
 	}
 	if m.indexed && len(keys) == 0 {
 		c.diags.Errorf(m.span, "not supported yet: empty tuples as keys")

@@ -44,6 +44,13 @@
 // What is read from maps, and builtins such as nsecs, are computed before the
 // statement that they stand in, whatever conditions are in it.
 //
+// A string that is read at run time (str, comm) lies on the program's stack, in
+// an event or in a key: str reads max_strlen bytes, 127 unless that is set, and
+// a string that is cut there is printed with "..", as in bpftrace. A key has 64
+// bytes in all; strings are cut to that with a warning. Strings are compared with
+// literals, by '==', '!=' and strncmp; they cannot be kept in variables or as
+// values of maps yet. A bad pointer gives an empty string.
+//
 // A uretprobe runs at the instructions by which its function is left, of which
 // retval reads the register for results. So, unlike in bpftrace, calls that were
 // under way when the probe was put in are counted when they return, as are all

@@ -150,6 +150,19 @@ func TestBodyErrors(t *testing.T) {
 		{`@m[1] = count(); delete(@m[1])`, []string{"1:18: not supported yet: delete() on a map that holds count() (clear(@m) removes all entries)"}},
 		{`@m = 1; $a = arg0 && @m++`, []string{"1:22: not supported yet: ++ of a map under a condition in an expression (use an if statement)"}},
 		{`@m = 1; $a = 1; $a = $a++ + @m`, []string{"1:22: not supported yet: '++' or '--' of a variable beside a map or a builtin such as nsecs (change the variable in a statement of its own)"}},
+		{`printf(str(arg0))`, []string{"1:8: the format is a string, this is a string"}},
+		{`print(str("a" == "b"))`, nil},
+		{`print(str(arg0 > 1))`, []string{"1:11: str() takes a pointer, this is a bool"}},
+		{`print(str(arg0, 0))`, []string{"1:17: a string has 1 to 400 bytes, not 0"}},
+		{`print(str(arg0, arg1))`, []string{"1:17: the length is an integer literal"}},
+		{`$a = str(arg0)`, []string{"1:6: not supported yet: strings in variables"}},
+		{`if (comm) { }`, []string{"1:5: a condition is an integer or a bool, this is a string"}},
+		{`print(str(arg0) == comm)`, []string{"1:7: not supported yet: comparing two strings that are both read at run time (one of them may be a literal)"}},
+		{`print(strncmp(comm, 5, 1))`, []string{"1:7: strncmp() compares strings, these are a string and an int8"}},
+		{`@m[comm, str(arg0, 60)] = count()`, []string{"1:1: the key has 80 bytes, the limit is 64 (str(pointer, length) takes shorter strings)"}},
+		{`printf("%s%s%s%s", str(arg0), str(arg1), str(arg2), str(arg3))`, []string{
+			"0:1: the probe needs 520 bytes of stack, there are 512 (use fewer variables, or shorter strings, keys and events)",
+			"1:1: the event has 520 bytes, the limit is 512 (str(pointer, length) takes shorter strings)"}},
 		{`@m = avg()`, []string{"1:6: avg() takes 1 argument, not 0"}},
 		{`@m = max("a")`, []string{"1:10: max() takes an integer, this is a string"}},
 		{`@m = min(1); @m = max(1)`, []string{"1:14: @m holds min(), it cannot hold max()"}},
@@ -209,10 +222,8 @@ func TestUnsupportedIsNamed(t *testing.T) {
 		{`@x = count(); print(@x + 1)`, []string{"1:21: not supported yet: reading a map that holds count() (print(@x) prints it)"}},
 		{`@x[1] = count(); print(@x[1])`, []string{"1:24: not supported yet: reading a map that holds count() (print(@x) prints it)"}},
 		{`@x = count(); printf("%d", @x)`, []string{"1:28: not supported yet: reading a map that holds count() (print(@x) prints it)"}},
-		{`@x["a"] = count()`, []string{"1:4: not supported yet: strings as keys"}},
 		{`$a = "x"`, []string{"1:6: not supported yet: strings in variables"}},
 		{`print(arg0 ? "a" : "b")`, []string{"1:7: not supported yet: choosing between strings at run time"}},
-		{`print(str(arg0))`, []string{"1:7: not supported yet: reading a string from memory (str() takes a parameter such as $1, or a literal)"}},
 		{`print((1, 2))`, []string{"1:7: not supported yet: tuples"}},
 		{`print((a=1))`, []string{"1:8: not supported yet: records"}},
 		{`print($1.0)`, []string{"1:9: not supported yet: fields of structures and tuples"}},
@@ -233,7 +244,6 @@ func TestUnsupportedIsNamed(t *testing.T) {
 		{`$a = if (1) { 1 } else { 2 };`, []string{"1:6: not supported yet: if as an expression (use: condition ? value : other)"}},
 		{`print(arg6)`, []string{"1:7: not supported yet: arg6 (arg0 to arg5 are in registers, further ones on the stack)"}},
 		{`print(sarg0)`, []string{"1:7: not supported yet: sarg0 (arg0 to arg5 are in registers, further ones on the stack)"}},
-		{`print(comm)`, []string{"1:7: not supported yet: comm"}},
 		{`print(nsecs(boot))`, []string{"1:7: not supported yet: nsecs() with an argument"}},
 		{`print(ustack(3))`, []string{"1:7: not supported yet: ustack()"}},
 		{`print(kstack)`, []string{"1:7: kstack is about the kernel, trapless probes user space only"}},
@@ -295,11 +305,11 @@ func TestLimits(t *testing.T) {
 		events.WriteString("print(arg0); ")
 	}
 	for _, row := range []errorRow{
-		{"uprobe:a:f { " + vars.String() + "}", []string{"1:1: the probe needs 528 bytes of stack, there are 512 (use fewer variables, or shorter keys and events)"}},
+		{"uprobe:a:f { " + vars.String() + "}", []string{"1:1: the probe needs 528 bytes of stack, there are 512 (use fewer variables, or shorter strings, keys and events)"}},
 		{"uprobe:a:f { " + events.String() + "}", []string{"1:1: the probe makes 10802 instructions, the limit is 4096"}},
 		{`uprobe:a:f { printf("` + strings.Repeat("%d", 70) + `"` + strings.Repeat(", arg0", 70) + ") }",
-			[]string{"1:1: the probe needs 568 bytes of stack, there are 512 (use fewer variables, or shorter keys and events)",
-				"1:14: the event has 568 bytes, the limit is 512"}},
+			[]string{"1:1: the probe needs 568 bytes of stack, there are 512 (use fewer variables, or shorter strings, keys and events)",
+				"1:14: the event has 568 bytes, the limit is 512 (str(pointer, length) takes shorter strings)"}},
 		{strings.Repeat(" ", MaxSource) + "begin { }", []string{"1:1: the script has 1048585 bytes, the limit is 1048576"}},
 	} {
 		checkErrors(t, row.src, row.src, row.want, 0)

@@ -71,6 +71,8 @@ func (c *checker) foldBinary(x *binaryExpr) {
 		return
 	}
 	switch {
+	case a.typ.Kind == String && !(a.con.known && b.con.known):
+		return
 	case a.typ.Kind == String:
 		x.con = constant{known: true, literal: true, u: b2u((a.con.s == b.con.s) == (x.op == tokEq))}
 		return

@@ -63,7 +63,7 @@ func lower(s *Script, maps map[string]*mapInfo, diags *diag.Collector, n *probeN
 	p := &bpf.Program{Name: name, Insns: l.finish(), Maps: s.MapSpecs()}
 	if l.deep > bpf.StackSize {
 		diags.Errorf(n.span, "the probe needs %d bytes of stack, there are %d", l.deep, bpf.StackSize).
-			Hint("use fewer variables, or shorter keys and events")
+			Hint("use fewer variables, or shorter strings, keys and events")
 	}
 	if len(p.Insns) > bpf.MaxInsns {
 		diags.Errorf(n.span, "the probe makes %d instructions, the limit is %d", len(p.Insns), bpf.MaxInsns)
@@ -301,9 +301,17 @@ func (l *lowerer) key(m *mapExpr) int16 {
 		l.emit(asm.StoreImm(asm.R10, off, 0, asm.Word))
 		return off
 	}
-	off := l.push(8 * len(m.keys))
+	types := l.maps[m.name].keys
+	off := l.push(8 * keyWords(types))
+	at := off
 	for i, k := range m.keys {
-		l.storeValue(off+int16(8*i), k)
+		size := 8 * types[i].Words()
+		if types[i].Kind == String {
+			l.putString(at, size, size, k)
+		} else {
+			l.storeValue(at, k)
+		}
+		at += int16(size)
 	}
 	return off
 }
@@ -408,6 +416,7 @@ func (l *lowerer) callStmt(c *callExpr) bool {
 // event writes an action's number and its arguments into the ring.
 func (l *lowerer) event(a *Action, args []expr) {
 	var words []expr
+	size := 8
 	for _, x := range args {
 		b := x.base()
 		arg := Arg{Value: Value{Type: b.typ}}
@@ -415,16 +424,24 @@ func (l *lowerer) event(a *Action, args []expr) {
 			arg.Const, arg.Value.Int, arg.Value.Str = true, b.con.u, b.con.s
 		} else {
 			words = append(words, x)
+			size += 8 * b.typ.Words()
+			arg.Trailer = b.typ.Kind == String && x.base().typ.Len > commSize && !b.cut
 			l.hoist(x)
 		}
 		a.Args = append(a.Args, arg)
 	}
-	size := 8 * (1 + len(words))
 	base := l.push(size)
 	l.storeImm(base, int32(len(l.script.Actions)))
 	l.script.Actions = append(l.script.Actions, *a)
-	for i, x := range words {
-		l.storeValue(base+int16(8*(i+1)), x)
+	at := base + 8
+	for _, x := range words {
+		n := 8 * b2t(x).Words()
+		if b2t(x).Kind == String {
+			l.putString(at, n, n, x)
+		} else {
+			l.storeValue(at, x)
+		}
+		at += int16(n)
 	}
 	l.emit(bpf.LoadRing(asm.R1))
 	l.stackAddr(asm.R2, base)
@@ -432,7 +449,7 @@ func (l *lowerer) event(a *Action, args []expr) {
 	l.movImm(asm.R4, 0)
 	l.helper(bpf.HelperRingbufOutput)
 	if size > bpf.MaxEvent {
-		l.diags.Errorf(a.Span, "the event has %d bytes, the limit is %d", size, bpf.MaxEvent)
+		l.diags.Errorf(a.Span, "the event has %d bytes, the limit is %d", size, bpf.MaxEvent).Hint("str(pointer, length) takes shorter strings")
 	}
 }
 

@@ -257,27 +257,8 @@ func (l *lowerer) cond(x expr, to label, when bool) {
 		}
 		return
 	}
-	switch x := x.(type) {
-	case *unaryExpr:
-		if x.op == '!' {
-			l.cond(x.x, to, !when)
-			return
-		}
-	case *binaryExpr:
-		switch x.op {
-		case tokAndAnd, tokOrOr:
-			l.connective(x, to, when)
-			return
-		case '&':
-			if when {
-				l.testBits(x, to)
-				return
-			}
-		}
-		if isCondition(x.op) {
-			l.comparison(x, to, when)
-			return
-		}
+	if _, ok := l.hoists[x]; !ok && l.special(x, to, when) {
+		return
 	}
 	r, release := l.operand(x)
 	release()
@@ -286,6 +267,34 @@ func (l *lowerer) cond(x expr, to label, when bool) {
 		op = asm.JEq
 	}
 	l.jumpImm(op, r, 0, to)
+}
+
+// special jumps where the expression's operator makes a jump of its own, and
+// reports whether it does.
+func (l *lowerer) special(x expr, to label, when bool) bool {
+	switch x := x.(type) {
+	case *unaryExpr:
+		if x.op == '!' {
+			l.cond(x.x, to, !when)
+			return true
+		}
+	case *binaryExpr:
+		switch x.op {
+		case tokAndAnd, tokOrOr:
+			l.connective(x, to, when)
+			return true
+		case '&':
+			if when {
+				l.testBits(x, to)
+				return true
+			}
+		}
+		if isCondition(x.op) {
+			l.comparison(x, to, when)
+			return true
+		}
+	}
+	return false
 }
 
 // connective is && and ||.

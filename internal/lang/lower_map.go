@@ -17,10 +17,12 @@ func hoisted(x expr) bool {
 	switch x := x.(type) {
 	case *mapExpr:
 		return true
+	case *binaryExpr:
+		return b2t(x.x).Kind == String && !x.con.known
 	case *nameExpr:
 		return helperBuiltins[x.name].helper != 0
 	case *callExpr:
-		return helperBuiltins[x.name].helper != 0 || entryCalls[x.name]
+		return helperBuiltins[x.name].helper != 0 || entryCalls[x.name] || x.name == "strncmp" && !x.con.known
 	case *incExpr:
 		_, ok := x.x.(*mapExpr)
 		return ok
@@ -96,9 +98,13 @@ func (l *lowerer) hoistIn(x expr) {
 		l.readMap(x, h)
 	case *nameExpr:
 		l.helperValue(helperBuiltins[x.name], h)
+	case *binaryExpr:
+		l.compareStrings(x.x, x.y, maxStrlen, x.op == tokEq, h)
 	case *callExpr:
 		if entryCalls[x.name] {
 			l.entryCall(x, h)
+		} else if x.name == "strncmp" {
+			l.compareStrings(x.args[0], x.args[1], int(x.args[2].base().con.u), false, h)
 		} else {
 			l.helperValue(helperBuiltins[x.name], h)
 		}

@@ -1,6 +1,7 @@
 package lang
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -128,8 +129,9 @@ type Action struct {
 
 // Arg is an argument of an action: a constant, or the next word of the event.
 type Arg struct {
-	Const bool
-	Value Value // without its content unless Const
+	Const   bool
+	Trailer bool  // a string that fills its place was cut, and ".." shows it
+	Value   Value // without its content unless Const
 }
 
 // Value is a value of the language: Str for a String, else Int, extended to 64
@@ -161,14 +163,51 @@ func (s *Script) Event(payload []byte) (*Action, []Value, error) {
 		if arg.Const {
 			continue
 		}
-		if len(rest) == 0 {
+		n := 8 * arg.Value.Type.Words()
+		if len(rest) < n {
 			return nil, nil, fmt.Errorf("%w: too short for %s", ErrEvent, a.Kind)
 		}
-		values[i].Int = arg.Value.Type.truncate(binary.LittleEndian.Uint64(rest))
-		rest = rest[8:]
+		if arg.Value.Type.Kind == String {
+			values[i].Str = untilZero(rest[:n])
+			if arg.Trailer && len(values[i].Str) == n-1 {
+				values[i].Str += ".."
+			}
+		} else {
+			values[i].Int = arg.Value.Type.truncate(binary.LittleEndian.Uint64(rest))
+		}
+		rest = rest[n:]
 	}
 	if len(rest) != 0 {
 		return nil, nil, fmt.Errorf("%w: too long for %s", ErrEvent, a.Kind)
 	}
 	return a, values, nil
+}
+
+// untilZero is the text before the first zero byte.
+func untilZero(b []byte) string {
+	if i := bytes.IndexByte(b, 0); i >= 0 {
+		b = b[:i]
+	}
+	return string(b)
+}
+
+// KeyParts takes the words of an entry's key apart.
+func (m *Map) KeyParts(words []uint64) []Value {
+	var parts []Value
+	for _, t := range m.Keys {
+		n := min(t.Words(), len(words))
+		v := Value{Type: t}
+		switch {
+		case t.Kind == String:
+			var b []byte
+			for _, w := range words[:n] {
+				b = binary.LittleEndian.AppendUint64(b, w)
+			}
+			v.Str = untilZero(b)
+		case n > 0:
+			v.Int = t.truncate(words[0])
+		}
+		parts, words = append(parts, v), words[n:]
+	}
+	return parts
 }

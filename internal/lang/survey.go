@@ -43,7 +43,7 @@ func (u *usage) expr(x expr) {
 	if x == nil {
 		return
 	}
-	walk(x, func(x expr) { u.called = u.called || hoisted(x) })
+	walk(x, func(x expr) { u.called = u.called || hoisted(x) || readsString(x) })
 	walk(x, func(x expr) {
 		if n, ok := x.(*nameExpr); ok && (isArgName(n.name) || n.name == builtinRetval) {
 			u.retval = u.retval || n.name == builtinRetval

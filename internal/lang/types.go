@@ -10,7 +10,7 @@ const (
 	None Kind = iota
 	Int
 	Bool
-	// String is the type of texts that are known at compile time.
+	// String is the type of texts.
 	String
 	// bad is the type of an expression with an error that was reported; it
 	// fits everywhere, so that no error is reported twice.
@@ -23,6 +23,7 @@ type Type struct {
 	Kind   Kind
 	Size   uint8 // bytes: 1, 2, 4 or 8 (Int only)
 	Signed bool
+	Len    uint16 // of a String that is read at run time: the bytes that hold it, a multiple of 8
 	// flexible marks a type that comes from literals that are not negative: it
 	// takes the sign of what it is combined with.
 	flexible bool
@@ -122,6 +123,9 @@ func promote(a, b Type) (Type, bool) {
 		return b, true
 	case a.Kind != b.Kind:
 		return badType, false
+	case a.Kind == String:
+		a.Len = max(a.Len, b.Len)
+		return a, true
 	case a.Kind != Int:
 		return a, true
 	}
@@ -180,3 +184,15 @@ func b2u(b bool) uint64 {
 	}
 	return 0
 }
+
+// Words is the number of 8-byte words that hold a value in keys and events.
+func (t Type) Words() int {
+	if t.Kind == String {
+		return int(t.Len) / 8
+	}
+	return 1
+}
+
+// textType is the type of strings of so many bytes and the zero byte that ends
+// them.
+func textType(length int) Type { return Type{Kind: String, Len: uint16(length+8) &^ 7} }

@@ -45,7 +45,7 @@ func (j JSON) PrintMap(m *lang.Map, entries []arena.Entry, top, div uint32) erro
 	}
 	fields := make([]string, len(all))
 	for i, r := range all {
-		fields[i] = jsonString(strings.Join(r.key, ",")) + ": " + r.value.json()
+		fields[i] = jsonString(strings.ReplaceAll(strings.Join(r.key, ","), " ", "")) + ": " + r.value.json()
 	}
 	return j.line(mapKind(m), "{"+jsonString(m.Name)+": {"+strings.Join(fields, ", ")+"}}")
 }

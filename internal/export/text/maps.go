@@ -67,10 +67,8 @@ func rows(m *lang.Map, entries []arena.Entry, top, div uint32) []row {
 
 func keys(m *lang.Map, e *arena.Entry) []string {
 	var out []string
-	for i, t := range m.Keys {
-		if i < len(e.Key) {
-			out = append(out, Value(lang.Value{Type: t, Int: e.Key[i]}))
-		}
+	for _, v := range m.KeyParts(e.Key) {
+		out = append(out, Value(v))
 	}
 	return out
 }
@@ -79,11 +77,10 @@ func compare(m *lang.Map, a, b *arena.Entry) int {
 	if c := compareValues(m, a, b); c != 0 {
 		return c
 	}
-	for i, t := range m.Keys {
-		if i >= len(a.Key) || i >= len(b.Key) {
-			break
-		}
-		if c := compareAs(a.Key[i], b.Key[i], t.Signed); c != 0 {
+	y := m.KeyParts(b.Key)
+	for i, v := range m.KeyParts(a.Key) {
+		c := compareAs(v.Int, y[i].Int, v.Type.Signed)
+		if c = cmp.Or(c, cmp.Compare(v.Str, y[i].Str)); c != 0 {
 			return c
 		}
 	}
