@@ -70,6 +70,10 @@ type Options struct {
 	JSON   bool                             // as one JSON object a line, as bpftrace's -f json
 	Warn   func(format string, args ...any) // what the user should know; may be nil
 	Log    func(format string, args ...any) // what is done; may be nil
+	// Breakpoints allows breakpoints at places where no jump is possible, and
+	// where optimization is switched off. A thread that comes to one while it
+	// blocks SIGTRAP is killed by the kernel.
+	Breakpoints bool
 }
 
 // Session is a script at work on a process. It is used by one goroutine.
@@ -107,7 +111,7 @@ func Start(ctx context.Context, argv []string, s *Script, o Options) (*Session, 
 }
 
 func (o Options) config(s *Script) session.Config {
-	c := session.Config{Script: s.compiled, Warn: o.Warn, Log: o.Log}
+	c := session.Config{Script: s.compiled, Warn: o.Warn, Log: o.Log, Breakpoints: o.Breakpoints}
 	out := o.Output
 	if out == nil {
 		out = io.Discard

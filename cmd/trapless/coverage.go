@@ -31,7 +31,8 @@ Tactics, the cheapest first: single (the instruction is long enough for a jump),
 window (several make room for one), earlier (the jump lies before the site), pun
 (the jump ends in bytes that stay as they are), short (a jump of two bytes to one
 of five in padding), evict (other instructions move out to make room), trap (a
-breakpoint, the only one that costs microseconds a hit).`,
+breakpoint, which costs microseconds a hit, and which 'trapless trace' uses only
+with --breakpoints).`,
 		Example: `  trapless coverage /lib/x86_64-linux-gnu/libc.so.6
   trapless coverage --sites returns --json /usr/bin/python3`,
 		RunE: func(c *cobra.Command, files []string) error {

@@ -19,6 +19,7 @@ type traceFlags struct {
 	duration time.Duration
 	format   string
 	verbose  bool
+	breaks   bool
 }
 
 func newTrace() *cobra.Command {
@@ -41,6 +42,7 @@ process, the probes are taken out again and the script's maps are printed.`,
 	fl.StringVarP(&f.expr, "execute", "e", "", "the script itself instead of a file")
 	fl.DurationVar(&f.duration, "duration", 0, "end after this time, for example 5s")
 	fl.StringVarP(&f.format, "format", "f", "text", "print as text or as json, one object a line")
+	fl.BoolVar(&f.breaks, "breakpoints", false, "allow a breakpoint where no jump is possible; it kills a thread that blocks SIGTRAP")
 	fl.BoolVarP(&f.verbose, "verbose", "v", false, "say on standard error what is done, with the pauses of the target")
 	return c
 }
@@ -62,7 +64,7 @@ func (f *traceFlags) trace(ctx context.Context, script *trapless.Script) error {
 	for _, w := range script.Warnings() {
 		fmt.Fprintln(os.Stderr, w)
 	}
-	o := trapless.Options{Output: os.Stdout, JSON: f.format == "json", Warn: warn}
+	o := trapless.Options{Output: os.Stdout, JSON: f.format == "json", Warn: warn, Breakpoints: f.breaks}
 	if f.verbose {
 		o.Log = warn
 	}

@@ -77,7 +77,7 @@ func File(ctx context.Context, name string, r io.ReaderAt, size int64, sites Sit
 	if err != nil {
 		return nil, err
 	}
-	facts.Space = space
+	facts.Space, facts.Breakpoints = space, true
 	c := &counter{facts: facts, Result: Result{File: name, Sites: sites,
 		ByTactic: map[plan.Tactic]int{}, Refused: map[plan.Reason]int{}}}
 	if err := c.file(ctx, m); err != nil {

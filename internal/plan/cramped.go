@@ -183,6 +183,9 @@ func (p *Planner) cramped(c *claims, site abi.Addr, i int, r *Refusal) (*Window,
 			return w, nil
 		}
 	}
+	if p.noTraps() == "" && p.facts.allows(Trap) {
+		r = refuse(site, r.Reason, "%s; nor is there room for a jump in another way, and %s", r.Detail, p.noBreakpoints())
+	}
 	return nil, r
 }
 
@@ -362,7 +365,7 @@ func (p *Planner) movable(i int) *Window {
 
 // trap makes a breakpoint of the first byte.
 func (p *Planner) trap(c *claims, site abi.Addr, i int) *Window {
-	if p.noTraps() != "" {
+	if p.noBreakpoints() != "" {
 		return nil
 	}
 	w := &Window{Func: p.f, Site: site, Start: site, Boosted: true}

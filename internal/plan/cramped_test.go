@@ -10,10 +10,11 @@ import (
 func TestCramped(t *testing.T) {
 	free := NewSpace(SpaceConfig{Maps: []Mapping{{Range: abi.Range{Start: base.PageDown(), End: base.PageDown() + abi.PageSize}}}})
 	none := NewSpace(SpaceConfig{Maps: []Mapping{{Range: abi.Range{Start: lowest, End: highest}}}})
-	handled := Facts{TrapsHandled: true, FaultsMapped: true}
+	handled := Facts{TrapsHandled: true, FaultsMapped: true, Breakpoints: true}
 	roomy, full, noTraps, blocked := handled, handled, Facts{FaultsMapped: true, Space: none}, handled
 	roomy.Space, full.Space = free, none
-	shadow := roomy
+	shadow, careful := roomy, full
+	careful.Breakpoints = false
 	shadow.ShadowStack = true
 	blocked.Blocked, blocked.Space = "thread 7 (worker)", none
 	for _, r := range []row{
@@ -22,6 +23,7 @@ func TestCramped(t *testing.T) {
 		{name: "no free address, padding", code: "4889f8 4889f9 75fb c3 | 0f1f440000 cccccc", facts: full, tactic: Short, len: 3},
 		{name: "no free address, instructions move out", code: "4889f8 4889f9 75fb 48b80000000000000000 c3", facts: full, tactic: Evict, len: 3},
 		{name: "no free address at all", code: "4889f8 4889f9 75fb c3", facts: full, tactic: Trap, len: 3},
+		{name: "no free address, no breakpoints", code: "4889f8 4889f9 75fb c3", facts: careful, reason: JumpInside, detail: "--breakpoints"},
 		{name: "no room, no handlers", code: "4889f8 4889f9 75fb c3", facts: noTraps, reason: JumpInside},
 		{name: "no room, blocked signals", code: "4889f8 4889f9 75fb c3", facts: blocked, reason: JumpInside},
 		{name: "padding that is too far away", code: "4889f8 4889f9 75fb " + nops(130) + "c3 | cccccccccccc", facts: full, tactic: Trap, len: 3},

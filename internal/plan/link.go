@@ -226,7 +226,7 @@ func (w *Window) Boost() *Refusal {
 	last := w.Sites
 	switch {
 	case w.noTraps != "":
-		return refuse(w.Site, BlockedSignals, "%s: %s; no jump was possible, and a breakpoint needs signals", w.Func.Name, w.noTraps)
+		return refuse(w.Site, NoSpringboard, "no free address serves its jump, and no breakpoint may be there: %s", w.noTraps)
 	case len(last) > 0 && last[len(last)-1].Inst == len(w.Insts):
 		return refuse(w.Site, NoSpringboard, "no address for the jump of its window at %v, behind which it lies", w.Start)
 	}

@@ -93,7 +93,7 @@ func linkAll(t *testing.T, m *module, r *rand.Rand, share int, gap abi.Addr, tac
 		config.Brk = whole.End + gap
 	}
 	space := NewSpace(config)
-	facts := &Facts{TrapsHandled: true, FaultsMapped: true, Space: space}
+	facts := &Facts{TrapsHandled: true, FaultsMapped: true, Breakpoints: true, Space: space}
 	var windows []*Window
 	planOne := func(f *Func) []*Window {
 		p := Prepare(f, facts)

@@ -119,6 +119,11 @@ type Facts struct {
 	FaultsMapped bool
 	// NoTouch are ranges that no patch may overlap.
 	NoTouch []NoTouch
+	// Breakpoints: sites for which there is no jump may be breakpoints. A thread
+	// that comes to one while it blocks SIGTRAP is killed, so this takes somebody
+	// who knows that none does. (Boundaries trap too, but nothing that is known
+	// leads to them.)
+	Breakpoints bool
 	// Blocked names a thread that blocks SIGTRAP or SIGILL, "" if there is none.
 	// Where an unknown jump may lead into a window, the trap would kill it.
 	Blocked string

@@ -18,6 +18,14 @@ func (p *Planner) checkUse(w *Window) *Refusal {
 	return nil
 }
 
+// noBreakpoints is why no site may be a breakpoint, "" if one may.
+func (p *Planner) noBreakpoints() string {
+	if why := p.noTraps(); why != "" || p.facts.Breakpoints {
+		return why
+	}
+	return "breakpoints are not allowed, because one would kill a thread that blocks SIGTRAP (--breakpoints allows them)"
+}
+
 // noTraps is why a trap would kill the target, "" if it would not.
 func (p *Planner) noTraps() string {
 	switch {

@@ -259,7 +259,7 @@ func (p *Planner) finish(w *Window) {
 	w.Old = slices.Clone(p.text[off : off+w.Len])
 	w.setNeed(p.text)
 	w.setReach()
-	w.noTraps = p.noTraps()
+	w.noTraps = p.noBreakpoints()
 	if w.Call && p.facts.ShadowStack {
 		w.noTraps = "there is a shadow stack, which the call would not write to"
 	}

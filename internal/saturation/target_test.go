@@ -227,7 +227,7 @@ func (r *run) plan(pid int, mods []*module, c choice) (windows []planned, err er
 		if err != nil {
 			return nil, err
 		}
-		m.facts.Blocked, m.facts.Space = blocked, space
+		m.facts.Blocked, m.facts.Space, m.facts.Breakpoints = blocked, space, true
 		units := m.plan(c)
 		settle(units)
 		for _, u := range units {

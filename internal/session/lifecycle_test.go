@@ -47,7 +47,9 @@ func stateOf(t *testing.T, s *Session, id int) ProbeInfo {
 func TestLifeOfProbes(t *testing.T) {
 	for _, threads := range []int{1, 4} {
 		p := testkit.Busy(t, threads)
-		s, _ := attach(t, p.Pid(), lifeScript(exe(t, p.Pid())))
+		allowed, _ := config(t, lifeScript(exe(t, p.Pid())))
+		allowed.Breakpoints = true
+		s := attachWith(t, p.Pid(), allowed)
 		want := map[int]uint64{}
 		step := func(what string, on ...int) {
 			t.Helper()

@@ -172,6 +172,7 @@ func (r *registry) describe(units []*unit) error {
 			return fmt.Errorf("%s: %w", mod.path, err)
 		}
 		facts.Blocked, facts.ShadowStack, facts.Space = blocked, shadow, space
+		facts.Breakpoints = r.breakpoints
 		for _, u := range us {
 			u.facts = facts
 		}

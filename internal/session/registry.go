@@ -35,8 +35,9 @@ type registry struct {
 	dirty    map[*unit]bool    // what is wanted is not what there is
 	planned  []*unit           // that were planned, and not applied yet
 
-	disarmed bool // no site is patched
-	boosted  bool // sites have breakpoints where they may
+	disarmed    bool // no site is patched
+	boosted     bool // sites have breakpoints where they may
+	breakpoints bool // they may, where no jump is possible or wanted
 }
 
 // siteKey is an address in a module.

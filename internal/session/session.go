@@ -44,6 +44,8 @@ type Config struct {
 	Sink   Sink
 	Warn   func(format string, args ...any) // what the user should know
 	Log    func(format string, args ...any) // what is done; may be nil
+	// Breakpoints: see plan.Facts.
+	Breakpoints bool
 }
 
 // Session is a script on a process.
@@ -181,6 +183,7 @@ func (s *Session) plan() error {
 		return err
 	}
 	s.registry = newRegistry(ms, s.traits, s.config.Log)
+	s.registry.breakpoints = s.config.Breakpoints
 	if _, err := s.registry.add(s.patterns()); err != nil {
 		return err
 	}

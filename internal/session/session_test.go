@@ -46,6 +46,12 @@ func config(t *testing.T, src string) (Config, *recorder) {
 func attach(t *testing.T, pid int, src string) (*Session, *recorder) {
 	t.Helper()
 	c, r := config(t, src)
+	return attachWith(t, pid, c), r
+}
+
+// attachWith attaches, and takes everything out at the end of the test.
+func attachWith(t *testing.T, pid int, c Config) *Session {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	s, err := Attach(ctx, pid, c)
@@ -57,7 +63,7 @@ func attach(t *testing.T, pid int, src string) (*Session, *recorder) {
 			t.Error(err)
 		}
 	})
-	return s, r
+	return s
 }
 
 // finish ends a session that is attached and returns when it is over.
