@@ -215,3 +215,60 @@ func FuzzHostile(f *testing.F) {
 		}
 	})
 }
+
+func TestSharedValues(t *testing.T) {
+	l, err := abi.NewLayout(abi.Config{Threads: 1, Maps: []abi.MapSpec{
+		{Name: "a", Kind: abi.Array, KeySize: 4, ValueSize: 13, MaxEntries: 3},
+		{Name: "h", Kind: abi.Hash, KeySize: 4, ValueSize: 8, MaxEntries: 4},
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := New(make([]byte, l.Size), l)
+	a.SetValue(0, 2, []byte("thirteen byte"))
+	if got := string(a.Value(0, 2)); got != "thirteen byte" {
+		t.Errorf("the value is %q", got)
+	}
+	if got := a.Entries(0); len(got) != 3 || got[2].Value[0] != 0x6e65657472696874 || got[1].Value[0] != 0 {
+		t.Errorf("the array holds %x", got)
+	}
+	h := &l.Maps[1]
+	a.Store(h.Dir+8*3, 42^uint64(int64(h.KeyMask)))
+	a.Store(h.Values+8*3, 7)
+	if got := a.Entries(1); len(got) != 0 {
+		t.Errorf("an entry that was deleted shows: %v", got)
+	}
+	a.Store(h.States+8*3, abi.StatePresent)
+	if diff := cmp.Diff([]Entry{{Key: []uint64{42}, Value: []uint64{7}}}, a.Entries(1)); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// Records bear the number of their map, and may have any size.
+func TestRecordsOfMaps(t *testing.T) {
+	l, err := abi.NewLayout(abi.Config{Threads: 1, RingSize: abi.PageSize, Maps: []abi.MapSpec{{Name: "r", Kind: abi.RingBuf}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := New(make([]byte, l.Size), l)
+	a.Init(1)
+	a.own(2, 0x2000)
+	base := a.slot(2)
+	put := func(header uint64) {
+		head := a.Load(base + abi.SlotRingHead)
+		for i, w := range []uint64{header, 5, 0x0807060504030201} {
+			a.Store(base+l.RingOff+head+uint64(8*i), w)
+		}
+		a.Store(base+abi.SlotRingHead, head+24)
+	}
+	put(24 | 1<<32 | 3<<48)
+	put(24)
+	put(24 | 2<<32) // there is no such map
+	got := a.Drain(true)
+	if len(got) != 2 || got[0].Map != 0 || len(got[0].Payload) != 5 || got[1].Map != -1 || len(got[1].Payload) != 8 {
+		t.Errorf("got %+v", got)
+	}
+	if a.Losses().Corrupt != 1 {
+		t.Errorf("%d records were corrupt, not 1", a.Losses().Corrupt)
+	}
+}

@@ -130,3 +130,24 @@ func (a *Arena) keyAt(ml *abi.MapLayout, pos int) ([]uint64, bool) {
 	}
 	return key, true
 }
+
+// SetValue writes the value at a position of a map that all threads share, before
+// any program runs. Precondition: the value has the map's value size.
+func (a *Arena) SetValue(m, pos int, value []byte) {
+	ml := &a.layout.Maps[m]
+	if !ml.Shared() || len(value) != ml.ValueSize || pos < 0 || pos >= ml.Positions() {
+		panic("BUG: arena: no such value")
+	}
+	copy(a.mem[ml.Values+uint64(pos*ml.Stride()):], value)
+}
+
+// Value copies the value at a position of a map that all threads share, word by
+// word.
+func (a *Arena) Value(m, pos int) []byte {
+	ml := &a.layout.Maps[m]
+	out := make([]byte, ml.Stride())
+	for w := 0; w < len(out); w += 8 {
+		putWord(out[w:], a.Load(ml.Values+uint64(pos*ml.Stride()+w)))
+	}
+	return out[:ml.ValueSize]
+}

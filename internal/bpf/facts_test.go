@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"github.com/cilium/ebpf/asm"
+
+	"trapless/internal/abi"
 )
 
 func analysed(t testing.TB, insns ...asm.Instruction) *Facts {
@@ -183,4 +185,24 @@ func randomFlow(r *rand.Rand) *Program {
 		p.Insns = append(p.Insns, asm.Mov.Imm(asm.R0, 1), ret)
 	}
 	return p
+}
+
+// What a constant map holds is known, also to those who cannot trust the arena.
+func TestFactsOfConstantMaps(t *testing.T) {
+	p := program(asm.LoadMapValue(asm.R1, 0, 8), asm.LoadMem(asm.R0, asm.R1, 0, asm.Half), asm.LoadMemSX(asm.R2, asm.R1, 1, asm.Byte),
+		asm.LoadMem(asm.R3, asm.R1, 0, asm.DWord), ret)
+	p.Maps = []abi.MapSpec{{Name: ".rodata", Kind: abi.Array, KeySize: 4, ValueSize: 12, MaxEntries: 1}}
+	p.Constants = map[int][]byte{0: {8: 0x34, 9: 0xf2, 11: 0}}
+	code := trusted(t, p).code
+	l, err := abi.NewLayout(abi.Config{Threads: 1, Maps: p.Maps})
+	if err != nil {
+		t.Fatal(err)
+	}
+	k := Analyse(code, l, false).Before(4)
+	if k.Regs[asm.R0] != constant(0xf234) || k.Regs[asm.R2] != constant(neg(0x0e)) {
+		t.Errorf("the loads give %+v and %+v", k.Regs[asm.R0], k.Regs[asm.R2])
+	}
+	if k.Regs[asm.R3].Known {
+		t.Errorf("a load across the end gives %+v", k.Regs[asm.R3])
+	}
 }
