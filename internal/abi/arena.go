@@ -143,6 +143,15 @@ const (
 // Stride is the distance of values in bytes, a multiple of 8.
 func (m *MapSpec) Stride() int { return (m.ValueSize + 7) &^ 7 }
 
+// Entry is the distance of shared values in bytes. The 8 bytes before a value of a
+// Hash are its state.
+func (m *MapSpec) Entry() int {
+	if m.Kind == Hash {
+		return 8 + m.Stride()
+	}
+	return m.Stride()
+}
+
 // KeyWords is the number of 8-byte words that hold a key; a shorter key is
 // extended by zero bytes.
 func (m *MapSpec) KeyWords() int { return (m.KeySize + 7) / 8 }
@@ -185,8 +194,7 @@ type MapLayout struct {
 	NodeCount int
 	Used      uint64 // from the arena's base: u64 of occupied positions, lock-added
 	Cells     uint64 // from a slot's base: Stride bytes per position, unless values are shared
-	Values    uint64 // from the arena's base: Stride bytes per position (Array and Hash)
-	States    uint64 // from the arena's base: u64 per position (Hash)
+	Values    uint64 // from the arena's base: the first value of an Array or Hash; the next is Entry bytes behind it
 }
 
 // Positions is the number of cells of the map in each slot.
@@ -266,13 +274,9 @@ func (m *MapLayout) place(next uint64) uint64 {
 		m.Used, m.Nodes = next, next+64
 		next += pageUp(64 + 8 + uint64(m.NodeCount*8*m.KeyWords()))
 	}
-	if m.Kind == Hash {
-		m.States = next
-		next += pageUp(8 * uint64(m.Positions()))
-	}
 	if m.Shared() {
-		m.Values = next
-		next += pageUp(uint64(m.Stride() * m.Positions()))
+		m.Values = next + uint64(m.Entry()-m.Stride())
+		next += pageUp(uint64(m.Entry() * m.Positions()))
 	}
 	return next
 }
@@ -287,7 +291,7 @@ func newMapLayout(s MapSpec, index int) (MapLayout, error) {
 		return m, nil
 	case s.MaxEntries <= 0 || s.MaxEntries > 1<<24:
 		return m, fmt.Errorf("%w: map %s: %d entries", ErrLayout, s.Name, s.MaxEntries)
-	case s.ValueSize <= 0 || s.ValueSize > MaxValue || s.Shared() && s.MaxEntries*s.Stride() > maxShared:
+	case s.ValueSize <= 0 || s.ValueSize > MaxValue || s.Shared() && s.MaxEntries*s.Entry() > maxShared:
 		return m, fmt.Errorf("%w: map %s: values of %d bytes", ErrLayout, s.Name, s.ValueSize)
 	}
 	switch s.Kind {

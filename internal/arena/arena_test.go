@@ -234,11 +234,11 @@ func TestSharedValues(t *testing.T) {
 	}
 	h := &l.Maps[1]
 	a.Store(h.Dir+8*3, 42^uint64(int64(h.KeyMask)))
-	a.Store(h.Values+8*3, 7)
+	a.Store(h.Values+16*3, 7)
 	if got := a.Entries(1); len(got) != 0 {
 		t.Errorf("an entry that was deleted shows: %v", got)
 	}
-	a.Store(h.States+8*3, abi.StatePresent)
+	a.Store(h.Values+16*3-8, abi.StatePresent)
 	if diff := cmp.Diff([]Entry{{Key: []uint64{42}, Value: []uint64{7}}}, a.Entries(1)); diff != "" {
 		t.Error(diff)
 	}

@@ -36,7 +36,7 @@ func (a *Arena) merge(ml *abi.MapLayout, pos int, slots []uint64) []uint64 {
 	value := make([]uint64, ml.Stride()/8)
 	if ml.Shared() {
 		for w := range value {
-			value[w] = a.Load(ml.Values + uint64(pos*ml.Stride()+8*w))
+			value[w] = a.Load(ml.Values + uint64(pos*ml.Entry()+8*w))
 		}
 		return value
 	}
@@ -63,7 +63,7 @@ func (a *Arena) Clear(m int) {
 		return
 	}
 	for pos := range ml.Positions() {
-		if at := ml.States + uint64(8*pos); a.Load(at) == abi.StatePresent {
+		if at := ml.Values + uint64(pos*ml.Entry()) - 8; a.Load(at) == abi.StatePresent {
 			a.Store(at, abi.StateAbsent)
 		}
 	}
@@ -78,7 +78,7 @@ func (a *Arena) Zero(m, from int) {
 			continue
 		}
 		for w := from; w < ml.Stride()/8; w++ {
-			a.Store(ml.Values+uint64(pos*ml.Stride()+8*w), 0)
+			a.Store(ml.Values+uint64(pos*ml.Entry()+8*w), 0)
 		}
 	}
 }
@@ -107,7 +107,7 @@ func (a *Arena) keyAt(ml *abi.MapLayout, pos int) ([]uint64, bool) {
 		}
 		return []uint64{uint64(pos)}, true
 	}
-	if ml.Kind == abi.Hash && a.Load(ml.States+uint64(8*pos)) != abi.StatePresent {
+	if ml.Kind == abi.Hash && a.Load(ml.Values+uint64(pos*ml.Entry())-8) != abi.StatePresent {
 		return nil, false
 	}
 	word := a.Load(ml.Dir + uint64(8*pos))
@@ -138,7 +138,7 @@ func (a *Arena) SetValue(m, pos int, value []byte) {
 	if !ml.Shared() || len(value) != ml.ValueSize || pos < 0 || pos >= ml.Positions() {
 		panic("BUG: arena: no such value")
 	}
-	copy(a.mem[ml.Values+uint64(pos*ml.Stride()):], value)
+	copy(a.mem[ml.Values+uint64(pos*ml.Entry()):], value)
 }
 
 // Value copies the value at a position of a map that all threads share, word by
@@ -147,7 +147,7 @@ func (a *Arena) Value(m, pos int) []byte {
 	ml := &a.layout.Maps[m]
 	out := make([]byte, ml.Stride())
 	for w := 0; w < len(out); w += 8 {
-		putWord(out[w:], a.Load(ml.Values+uint64(pos*ml.Stride()+w)))
+		putWord(out[w:], a.Load(ml.Values+uint64(pos*ml.Entry()+w)))
 	}
 	return out[:ml.ValueSize]
 }

@@ -153,12 +153,12 @@ func (x *run) holds(ml *abi.MapLayout, word uint64, words []uint64, hash uint64)
 }
 
 // stateAt is where the state of a position of a Hash lies in the arena.
-func stateAt(ml *abi.MapLayout, pos uint64) uint64 { return ml.States + 8*pos }
+func stateAt(ml *abi.MapLayout, pos uint64) uint64 { return ml.Values + pos*uint64(ml.Entry()) - 8 }
 
 // valueAt is where the value at a position lies in the arena.
 func (m *Machine) valueAt(ml *abi.MapLayout, pos uint64) uint64 {
 	if ml.Shared() {
-		return ml.Values + pos*uint64(ml.Stride())
+		return ml.Values + pos*uint64(ml.Entry())
 	}
 	return m.slotBase() + ml.Cells + pos*uint64(ml.Stride())
 }

@@ -29,19 +29,20 @@ func Lookup(ml *abi.MapLayout, arena abi.Addr) *bpf.Program {
 
 // state makes r the address of the position's state.
 func (c *code) state(r asm.Register) {
-	c.address(asm.R2, c.ml.States)
-	c.add(asm.Mov.Reg(r, position))
-	c.element(r, asm.R2)
+	c.address(asm.R2, c.ml.Values-8)
+	c.add(asm.Mov.Reg(r, position), asm.Mul.Imm(r, int32(c.ml.Entry())), asm.Add.Reg(r, asm.R2))
 }
 
 // value makes r the address of the position's value.
 func (c *code) value(r asm.Register) {
+	distance := c.ml.Entry()
 	if c.ml.Shared() {
 		c.address(r, c.ml.Values)
 	} else {
+		distance = c.ml.Stride()
 		c.add(asm.LoadMem(r, asm.R10, keptSlot, asm.DWord), asm.Add.Imm(r, int32(c.ml.Cells)))
 	}
-	c.add(asm.Mov.Reg(asm.R2, position), asm.Mul.Imm(asm.R2, int32(c.ml.Stride())), asm.Add.Reg(r, asm.R2))
+	c.add(asm.Mov.Reg(asm.R2, position), asm.Mul.Imm(asm.R2, int32(distance)), asm.Add.Reg(r, asm.R2))
 }
 
 // Update is map_update_elem: (key, address of the value, flags, slot) 0 or an

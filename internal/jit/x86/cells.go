@@ -174,17 +174,21 @@ func (g *generator) cell(ml *abi.MapLayout, d asm.Reg) {
 		return
 	}
 	s := g.v(slotVar)
-	size := ml.Stride()
-	switch {
-	case size == 8:
+	if ml.Stride() == 8 {
 		g.Lea(d, asm.AtIndex(s, d, 8, int32(ml.Cells)))
 		return
-	case size&(size-1) == 0:
-		g.ShiftI(asm.Shl, 8, d, uint8(bits.TrailingZeros(uint(size))))
-	default:
-		g.ImulI(8, d, d, int32(size))
 	}
+	g.scale(d, ml.Stride())
 	g.Lea(d, asm.AtIndex(s, d, 1, int32(ml.Cells)))
+}
+
+// scale multiplies a position by a distance.
+func (g *generator) scale(d asm.Reg, distance int) {
+	if distance&(distance-1) == 0 {
+		g.ShiftI(asm.Shl, 8, d, uint8(bits.TrailingZeros(uint(distance))))
+		return
+	}
+	g.ImulI(8, d, d, int32(distance))
 }
 
 // hashCell looks a key of 8 bytes up where it hashes to. If the directory has

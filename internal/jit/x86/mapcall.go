@@ -39,6 +39,9 @@ func (u *unit) mapOperands(o *op) error {
 		return nil
 	}
 	o.temps |= vars(temp1)
+	if o.in.Helper() == bpfasm.FnMapLookupElem && ml.IsHash() && ml.KeyWords() == 1 {
+		o.temps |= vars(temp2)
+	}
 	if o.in.Helper() == bpfasm.FnMapUpdateElem {
 		o.uses |= u.pointer(o, bpfasm.R3)
 		if _, ok := immediate(o.val(bpfasm.R4), 8); !ok {
@@ -116,8 +119,12 @@ func (g *generator) loadKey(d asm.Reg, m asm.Mem, size int) {
 
 // mapLookup emits map_lookup_elem.
 func (g *generator) mapLookup(o *op) {
-	if !o.key.ml.IsHash() {
+	switch {
+	case !o.key.ml.IsHash():
 		g.arrayCell(o)
+		return
+	case o.key.ml.KeyWords() == 1:
+		g.shortLookup(o)
 		return
 	}
 	d := g.r(bpfasm.R0)
@@ -129,6 +136,72 @@ func (g *generator) mapLookup(o *op) {
 	if o.target >= 0 {
 		g.Jcc(asm.E, g.label(g.follow(o.target)))
 	}
+}
+
+// shortLookup looks a key of up to 8 bytes up where it hashes to. If the directory
+// has another word there, the runtime searches.
+func (g *generator) shortLookup(o *op) {
+	k, d, t := &o.key, g.r(bpfasm.R0), g.v(temp1)
+	ml := k.ml
+	key := g.shortKey(o)
+	miss, out := g.NewLabel(), g.NewLabel()
+	g.hash(d, key, ml.DirBits)
+	address(g.Asm, t, g.env.Arena+abi.Addr(ml.Dir))
+	g.Load(8, t, asm.AtIndex(t, d, 8, 0))
+	g.OpRI(asm.Xor, 8, t, ml.KeyMask)
+	g.OpRR(asm.Cmp, 8, t, key)
+	g.Jcc(asm.NE, miss)
+	if ml.KeySize == 8 { // an empty position looks like this key
+		g.OpRI(asm.Cmp, 8, key, ml.KeyMask)
+		g.Jcc(asm.E, miss)
+	}
+	g.cell(ml, d)
+	if ml.Kind == abi.Hash {
+		g.checkState(o, d, out)
+	}
+	g.Bind(out)
+	g.later(func() {
+		g.Bind(miss)
+		sp := g.enterCall(2)
+		g.Store(8, asm.At(asm.RSP, 0), key)
+		g.putSlot(o, 1)
+		g.callRoutine(&g.routines(o).lookup, d)
+		g.leaveCall(sp)
+		if o.target >= 0 {
+			g.Jcc(asm.E, g.label(g.follow(o.target)))
+		}
+		g.Jmp(out)
+	})
+}
+
+// shortKey is the register that holds a key of up to 8 bytes, extended by zeros.
+func (g *generator) shortKey(o *op) asm.Reg {
+	k, t := &o.key, temp2
+	switch {
+	case k.inReg && k.ml.KeySize == 8 && !k.inResult():
+		return g.v(k.reg)
+	case k.known:
+		g.MovRI(g.v(t), k.value)
+	case k.inReg:
+		g.MovZX(k.ml.KeySize, g.v(t), g.v(k.reg))
+	default:
+		g.loadKey(g.v(t), g.keyMem(o), k.ml.KeySize)
+	}
+	return g.v(t)
+}
+
+// checkState makes d null if the entry that it points to was deleted.
+func (g *generator) checkState(o *op, d asm.Reg, out asm.Label) {
+	g.OpMI(asm.Cmp, 8, asm.At(d, -8), abi.StatePresent)
+	absent := g.NewLabel()
+	g.Jcc(asm.NE, absent)
+	g.later(func() {
+		g.Bind(absent)
+		g.nullCell(o, d)
+		if o.target < 0 {
+			g.Jmp(out)
+		}
+	})
 }
 
 // putSlot makes the slot the n-th argument of a routine, where it wants one.
@@ -176,7 +249,7 @@ func (g *generator) callRoutine(r *compiled, d asm.Reg) {
 // map that all threads share.
 func (g *generator) sharedCell(ml *abi.MapLayout, d asm.Reg) {
 	t := g.v(temp1)
-	g.ImulI(8, d, d, int32(ml.Stride()))
+	g.scale(d, ml.Entry())
 	address(g.Asm, t, g.env.Arena+abi.Addr(ml.Values))
 	g.OpRR(asm.Add, 8, d, t)
 }

@@ -243,7 +243,7 @@ func TestHashUnderContention(t *testing.T) {
 	var sum, missed uint64
 	ml := h.mapLayout(1)
 	for pos := range ml.Positions() {
-		sum += h.word(ml.Values + uint64(pos*ml.Stride()))
+		sum += h.word(ml.Values + uint64(pos*ml.Entry()))
 	}
 	// Who comes between the claim and the value of the first finds no entry.
 	if missed = threads*each - sum; sum > threads*each || missed > threads*keys {
@@ -251,7 +251,7 @@ func TestHashUnderContention(t *testing.T) {
 	}
 	ml = h.mapLayout(0)
 	for pos := range ml.Positions() {
-		if n := h.word(ml.States + 8*uint64(pos)); n != abi.StateAbsent {
+		if n := h.word(ml.Values + uint64(pos*ml.Entry()) - 8); n != abi.StateAbsent {
 			t.Errorf("an entry that was deleted last is in state %d", n)
 		}
 	}
