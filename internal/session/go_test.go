@@ -2,6 +2,7 @@ package session
 
 import (
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"strconv"
 	"strings"
@@ -10,6 +11,7 @@ import (
 
 	"trapless/internal/image"
 	insn "trapless/internal/insn/x86"
+	jit "trapless/internal/jit/x86"
 	"trapless/internal/testkit"
 )
 
@@ -106,9 +108,14 @@ func TestGoCountsAreExact(t *testing.T) {
 
 // Go calls C and is called by C, on threads of both: all of it is counted.
 func TestCGOCountsAreExact(t *testing.T) {
-	functions := map[string]string{"call": "main.probedCall", "back": "main.probedBack", "thread": "main.probedThread",
+	all := map[string]string{"call": "main.probedCall", "back": "main.probedBack", "thread": "main.probedThread",
 		"square": "main.probedSquare", "deref": "main.probedDeref", "c_add": "c_add", "c_call_back": "c_call_back"}
-	for name, build := range map[string]testkit.GoBuild{"cgo": testkit.CGO, "PIE": testkit.CGOPIE} {
+	for name, build := range map[string]testkit.GoBuild{"cgo": testkit.CGO, "PIE": testkit.CGOPIE, "static": testkit.CGOStatic} {
+		functions := maps.Clone(all)
+		if name == "static" { // C's functions have lost their names
+			delete(functions, "c_add")
+			delete(functions, "c_call_back")
+		}
 		t.Run(name, func(t *testing.T) {
 			p := testkit.Start(t, testkit.CompileGo(t, "gocgo.go", build), "quiet")
 			for range 5 {
@@ -123,10 +130,39 @@ func TestCGOCountsAreExact(t *testing.T) {
 				}
 				bursts(t, p, 20, calls)
 				finish(t, s)
+				for key := range calls {
+					if functions[key] == "" {
+						delete(calls, key)
+					}
+				}
 				checkGo(t, r, calls)
 			}
 			stopGo(t, p)
 		})
+	}
+}
+
+// Only Go programs without the C library never ask for memory by brk(2).
+func TestGoTraits(t *testing.T) {
+	for _, row := range []struct {
+		source string
+		build  testkit.GoBuild
+		noBrk  bool
+	}{
+		{"goload.go", testkit.PureGo, true}, {"goload.go", testkit.GoPIE, true}, {"goload.go", testkit.GoStripped, true},
+		{"goload.go", testkit.OldGo, true}, {"gocgo.go", testkit.CGO, false}, {"gocgo.go", testkit.CGOStatic, false},
+	} {
+		p := testkit.Start(t, testkit.CompileGo(t, row.source, row.build), "quiet")
+		ms, err := readModules(p.Pid)
+		if err != nil {
+			t.Fatal(err)
+		}
+		traits, err := ms.traits()
+		if err != nil || traits.NoBrk != row.noBrk || traits.Thread != jit.FSBase {
+			t.Errorf("%s %+v: %+v, %v", row.source, row.build, traits, err)
+		}
+		ms.Close()
+		stopGo(t, p)
 	}
 }
 

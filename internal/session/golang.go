@@ -29,17 +29,24 @@ func (ms *modules) traits() (inject.Traits, error) {
 	if err != nil || exe == nil || !exe.image.Go {
 		return t, err
 	}
-	t.NoBrk = exe.image.Interp == ""
+	withC := exe.callsC()
+	t.NoBrk = !withC
 	aux, err := proc.Auxv(ms.pid)
 	switch {
 	case err != nil:
 		return t, err
 	case aux[atHWCAP2]&hwcapFSGSBASE != 0:
 		t.Thread = jit.FSBase
-	case exe.image.Interp == "":
+	case !withC:
 		return t, fmt.Errorf("process %d: thread-pointer: a Go program without the C library can be probed only where the kernel enables the instruction rdfsbase (Linux 5.9, processors since 2012)", ms.pid)
 	}
 	return t, nil
+}
+
+// callsC reports whether the C library is a part of a Go program.
+func (mod *module) callsC() bool {
+	_, err := mod.funcs.Lookup("crosscall2") // runtime/cgo: how C calls Go
+	return err == nil
 }
 
 // executable is the target's own program, nil if it is none that could be probed.

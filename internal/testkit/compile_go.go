@@ -25,6 +25,7 @@ var (
 	GoStripped = GoBuild{Flags: []string{"-ldflags=-s -w"}}
 	CGO        = GoBuild{CGO: true}
 	CGOPIE     = GoBuild{CGO: true, Flags: []string{"-buildmode=pie"}}
+	CGOStatic  = GoBuild{CGO: true, Flags: []string{"-ldflags=-linkmode=external -extldflags=-static -s -w"}}
 	OldGo      = GoBuild{Old: true}
 )
 
