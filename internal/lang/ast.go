@@ -9,6 +9,10 @@ type scriptNode struct {
 	config []*configNode
 	decls  []*mapDecl
 	probes []*probeNode
+
+	// foreign: there are definitions that are not read (and were reported), so a
+	// name that is not known may be one of theirs.
+	foreign bool
 }
 
 // configNode is one setting of the config block.

@@ -41,7 +41,9 @@ type checker struct {
 	order   []*mapInfo
 	config  config
 	changed bool
-	final   bool // this pass reports
+	final   bool            // this pass reports
+	foreign bool            // see scriptNode
+	suspect map[string]bool // maps whose assignments have errors: that they are not known is no news
 
 	probe  *probeNode
 	branch int // how many conditions decide whether the expression is computed
@@ -61,7 +63,7 @@ const maxPasses = 100
 
 // check types the whole script.
 func check(n *scriptNode, diags *diag.Collector, opts *Options) *checker {
-	c := &checker{diags: diags, opts: opts, maps: make(map[string]*mapInfo)}
+	c := &checker{diags: diags, opts: opts, maps: make(map[string]*mapInfo), foreign: n.foreign, suspect: make(map[string]bool)}
 	c.settings(n)
 	for range maxPasses {
 		c.changed = false

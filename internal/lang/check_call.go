@@ -89,6 +89,8 @@ func (c *checker) otherCall(x *callExpr) Type {
 		c.diags.Errorf(x.nameAt, "%s() is about the kernel, trapless probes user space only", x.name)
 	case unsupportedFunctions[x.name] || unsupportedBuiltins[x.name]:
 		c.diags.Errorf(x.nameAt, "not supported yet: %s()", x.name)
+	case c.foreign:
+		c.values(x.args)
 	default:
 		c.values(x.args)
 		d := c.diags.Errorf(x.nameAt, "unknown function '%s'", x.name)
@@ -139,6 +141,9 @@ func (c *checker) arity(x *callExpr, least, most int) {
 func (c *checker) usedMap(m *mapExpr) *mapInfo {
 	info := c.maps[m.name]
 	if info == nil || info.agg == 0 {
+		if c.suspect[m.name] && c.diags.ErrorCount() > 0 {
+			return nil
+		}
 		d := c.diags.Errorf(m.span, "undefined map @%s", m.name)
 		if near := nearest(m.name, c.maps); near != "" {
 			d.Hint("did you mean @%s?", near)

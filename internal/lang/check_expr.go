@@ -139,10 +139,11 @@ func (c *checker) builtin(name string, b *exprBase) Type {
 		return c.arg(name, b)
 	case kernelNames[name]:
 		c.diags.Errorf(b.span, "%s is about the kernel, trapless probes user space only", name)
-	case unsupportedBuiltins[name]:
+	case unsupportedBuiltins[name], isWrapped(name):
 		c.diags.Errorf(b.span, "not supported yet: %s", name)
 	case functions[name] != nil || unsupportedFunctions[name]:
 		c.diags.Errorf(b.span, "%s is a function", name).Hint("call it: %s(...)", name)
+	case c.foreign:
 	default:
 		d := c.diags.Errorf(b.span, "unknown name '%s'", name)
 		if near := nearest(name, set("pid arg0 arg1 arg2 arg3 arg4 arg5 retval true false")); near != "" {

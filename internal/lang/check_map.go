@@ -9,6 +9,7 @@ func (c *checker) storeMap(s *assignStmt, m *mapExpr) {
 	keys := c.mapKeys(m)
 	t := c.value(s.value)
 	x := s.value.base()
+	c.suspect[m.name] = c.suspect[m.name] || t.Kind == String || t.Kind == bad
 	switch {
 	case t.Kind == String:
 		c.diags.Errorf(x.span, "not supported yet: strings in maps")

@@ -163,6 +163,8 @@ func TestBodyErrors(t *testing.T) {
 		{`printf("%s%s%s%s", str(arg0), str(arg1), str(arg2), str(arg3))`, []string{
 			"0:1: the probe needs 520 bytes of stack, there are 512 (use fewer variables, or shorter strings, keys and events)",
 			"1:1: the event has 520 bytes, the limit is 512 (str(pointer, length) takes shorter strings)"}},
+		{`@m = @m + 1`, []string{"1:6: undefined map @m (no probe assigns to it)"}},
+		{`@m = "a"; print(@m)`, []string{"1:6: not supported yet: strings in maps"}},
 		{`@m = avg()`, []string{"1:6: avg() takes 1 argument, not 0"}},
 		{`@m = max("a")`, []string{"1:10: max() takes an integer, this is a string"}},
 		{`@m = min(1); @m = max(1)`, []string{"1:14: @m holds min(), it cannot hold max()"}},

@@ -148,7 +148,8 @@ func checkScript(t testing.TB, src string, s *Script) {
 	if layout.Size > 64<<20 {
 		return
 	}
-	m := bpf.Machine{Arena: arena(layout), Layout: layout, Slot: abi.SlotTracer, Event: func(b []byte) bool {
+	now := func() uint64 { return 1 << 40 }
+	m := bpf.Machine{Arena: arena(layout), Layout: layout, Slot: abi.SlotTracer, Now: now, Event: func(b []byte) bool {
 		if _, _, err := s.Event(b); err != nil {
 			t.Fatalf("%q: %v", src, err)
 		}

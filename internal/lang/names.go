@@ -74,7 +74,7 @@ var (
 		is_array is_err is_integer is_literal is_ptr is_str is_unsigned_integer join len memcmp ntop
 		offsetof pton reg signal signal_thread stack_len static_assert str_concat strcap strcontains strerror
 		strftime strlen strstr system time tseries uaddr unwatch uptr usym ustack warnf write_user
-		container_of config macaddr syscall_name func probe probetype ncpus username ppid pcomm leader_comm leader_tid cpid has_cpid dw_ustack`)
+		errname signal_name container_of config macaddr syscall_name func probe probetype ncpus username ppid pcomm leader_comm leader_tid cpid has_cpid dw_ustack`)
 	// builtins of bpftrace that do not exist here yet.
 	unsupportedBuiltins = set(`args cpid ctx elapsed func leader_comm leader_tid ncpus pcomm ppid
 		probe probetype usermode username ustack dw_ustack numaid config has_cpid`)
@@ -87,6 +87,13 @@ var (
 func isValueName(name string) bool {
 	return name == builtinPid || name == builtinTid || name == builtinComm || name == builtinRetval || helperBuiltins[name].helper != 0 ||
 		isArgName(name) || unsupportedBuiltins[name] || kernelNames[name] || unsupportedFunctions[name] || functions[name] != nil || name == "true" || name == "false"
+}
+
+// isWrapped reports whether the name is that of a builtin inside a macro of the
+// same name.
+func isWrapped(name string) bool {
+	inner, ok := strings.CutPrefix(name, "__builtin_")
+	return ok && isValueName(inner)
 }
 
 // isArgName reports whether the name is arg0, arg1, ... or sarg0, ...

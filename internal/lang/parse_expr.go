@@ -364,6 +364,9 @@ func (p *parser) typeName() (Type, diag.Span) {
 	t, ok := typeNames[name.text]
 	p.advance()
 	switch {
+	case (name.text == "typeof" || name.text == "typeinfo") && p.is('('):
+		what = name.text
+		p.skipBalanced()
 	case name.text == "struct" || name.text == "union" || name.text == "enum":
 		what = "C types"
 		p.expect(tokIdent)

@@ -230,6 +230,7 @@ func (p *parser) item(s *scriptNode) {
 	case p.is(tokIllegal) && p.tok.open:
 		p.fail("expected a probe")
 	case p.src.Text[start] == '#':
+		s.foreign = true
 		p.preprocessor()
 	case p.tok.kind != tokIdent || p.peek().kind == ':':
 		p.probe(s)
@@ -238,18 +239,25 @@ func (p *parser) item(s *scriptNode) {
 	case p.isWord("let"):
 		p.mapDeclaration(s)
 	case p.isWord("import"):
+		s.foreign = true
 		p.unsupported(p.tok.span, "import")
 		for !p.is(';') && !p.is(tokEOF) && !p.is('{') {
 			p.advance()
 		}
 		p.accept(';')
 	case p.isWord("macro"), p.isWord("fn"):
+		s.foreign = true
 		what := map[string]string{"macro": "macros", "fn": "functions of one's own"}[p.tok.text]
 		p.unsupported(p.tok.span, what)
 		p.skipItem()
 	case p.isWord("struct"), p.isWord("union"), p.isWord("enum"):
+		s.foreign = true
 		p.unsupported(p.tok.span, "C definitions")
 		p.skipItem()
+		if p.isWord("__attribute__") {
+			p.advance()
+			p.skipBalanced()
+		}
 		p.accept(';')
 	default:
 		p.probe(s)
