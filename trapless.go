@@ -76,7 +76,8 @@ type Options struct {
 	Breakpoints bool
 }
 
-// Session is a script at work on a process. It is used by one goroutine.
+// Session is a script at work on a process. Run and Close are called by one
+// goroutine; its probes may be changed by any.
 type Session struct {
 	*session.Session
 	script *Script

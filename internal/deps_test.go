@@ -42,6 +42,7 @@ var levels = map[string]int{
 	"internal/ptrace":      31, // the tracer's thread
 	"internal/inject":      40, // patches on a live process
 	"internal/session":     50, // registry and lifecycle
+	"internal/control":     55, // asking and changing a session from another process
 	"internal/export":      60, // output
 	"internal/ui":          60,
 	"internal/bench":       60, // measurements

@@ -105,7 +105,7 @@ costs a few nanoseconds, and nothing traps.`,
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
 		return usageError{fmt.Errorf("%w; see '%s --help'", err, c.CommandPath())}
 	})
-	root.AddCommand(newTrace(), newClean(), newBench(), newDemo(), newCoverage())
+	root.AddCommand(newTrace(), newStatus(), newCtl(), newClean(), newBench(), newDemo(), newCoverage())
 	return root
 }
 

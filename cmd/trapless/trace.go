@@ -94,6 +94,11 @@ func (f *traceFlags) run(ctx context.Context, script *trapless.Script, o traples
 // watch runs the session for as long as it was asked to, from when the probes
 // are in place.
 func (f *traceFlags) watch(ctx context.Context, s *trapless.Session) error {
+	if stop, err := s.Serve(); err == nil {
+		defer stop()
+	} else if f.verbose {
+		warn("'trapless status' and 'trapless ctl' cannot reach this session: %v", err)
+	}
 	if f.duration > 0 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, f.duration)

@@ -60,6 +60,13 @@ const (
 	SlotCells    = 0x80 // first map cell
 )
 
+// Offsets in the counters of a probe.
+const (
+	HitCount  = 0 // u64: runs that began
+	HitMissed = 8 // u64: of them, those that could not do something for want of exclusive state
+	HitSize   = 16
+)
+
 // Slot numbers with a fixed meaning. Threads get the others.
 const (
 	SlotTracer = 0 // programs that run in the tracer
@@ -218,6 +225,8 @@ type Layout struct {
 	JournalSize uint64
 	RingOff     uint64 // from a slot's base
 	RingSize    uint64 // bytes, a power of two; 0 without a ring
+	Hits        uint64 // from a slot's base: for each probe HitSize bytes
+	Probes      int    // for which there are hit counters
 	Maps        []MapLayout
 	Size        uint64 // of the arena, whole pages
 }
@@ -225,6 +234,7 @@ type Layout struct {
 // Config is what NewLayout needs to know.
 type Config struct {
 	Threads     int // expected at the same time; slots for twice as many are laid out
+	Probes      int // that have counters of their hits
 	Maps        []MapSpec
 	RingSize    uint64 // bytes per slot, a power of two of at least a page, or 0
 	JournalSize uint64 // bytes, whole pages
@@ -256,6 +266,8 @@ func NewLayout(c Config) (*Layout, error) {
 		}
 		l.Maps = append(l.Maps, m)
 	}
+	l.Hits, l.Probes = cells, c.Probes
+	cells += (HitSize*uint64(c.Probes) + 63) &^ 63
 	if l.RingSize != 0 {
 		l.RingOff = pageUp(cells)
 		cells = l.RingOff + l.RingSize

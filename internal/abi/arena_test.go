@@ -39,6 +39,9 @@ func areas(l *Layout) []area {
 			out = append(out, area{m.Name + " nodes", m.Nodes, m.Nodes + 8 + uint64(m.NodeCount*m.KeySize)})
 		}
 	}
+	if l.Probes != 0 {
+		out = append(out, area{"hits", l.Slots + l.Hits, l.Slots + l.Hits + uint64(HitSize*l.Probes)})
+	}
 	if l.RingSize != 0 {
 		out = append(out, area{"ring", l.Slots + l.RingOff, l.Slots + l.RingOff + l.RingSize})
 	}
@@ -49,7 +52,7 @@ func TestLayoutHasRoomForEverything(t *testing.T) {
 	for _, c := range []Config{
 		{},
 		{Threads: 1, Maps: testSpecs},
-		{Threads: 1000, Maps: testSpecs, RingSize: 1 << 16, JournalSize: 5000},
+		{Threads: 1000, Maps: testSpecs, RingSize: 1 << 16, JournalSize: 5000, Probes: 40000},
 		{Threads: 3, Maps: testSpecs[:1], RingSize: PageSize},
 	} {
 		l, err := NewLayout(c)

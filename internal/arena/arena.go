@@ -110,6 +110,21 @@ func (a *Arena) slotsInUse() []uint64 {
 
 func (a *Arena) slot(i uint64) uint64 { return a.layout.Slots + i<<a.layout.StrideShift }
 
+// Hits is how often the program of a probe ran, and how often it could not do
+// something because another run was in its way. Probes that the layout has no
+// counters for have none.
+func (a *Arena) Hits(probe int) (hits, missed uint64) {
+	if probe < 0 || probe >= a.layout.Probes {
+		return 0, 0
+	}
+	for _, s := range a.slotsInUse() {
+		at := a.slot(s) + a.layout.Hits + uint64(abi.HitSize*probe)
+		hits += a.Load(at + abi.HitCount)
+		missed += a.Load(at + abi.HitMissed)
+	}
+	return hits, missed
+}
+
 // Losses counts what did not make it into maps and rings.
 type Losses struct {
 	Events  uint64 // records dropped because a ring was full

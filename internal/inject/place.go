@@ -94,11 +94,20 @@ type Request struct {
 	// Stack is how many bytes below its stack pointer the target leaves at each
 	// site; nil where stacks are large.
 	Stack []int
+	Hits  [][]int // for each program the number of its counters in the arena, -1 for none; may be nil
 }
 
 // StackRoom is the reason of a refusal where programs need more of a goroutine's
 // stack than there certainly is.
 const StackRoom plan.Reason = "stack-room"
+
+// hits are the numbers of the counters of a site's programs.
+func (req *Request) hits(site int) []int {
+	if req.Hits == nil {
+		return nil
+	}
+	return req.Hits[site]
+}
 
 // Place writes the detours of windows into the target and returns them in the
 // order in which they are to be put in place. The target runs on:
@@ -276,7 +285,7 @@ func (b *builder) emit(req Request, at, gate, gates abi.Addr, rt *jit.Runtime) (
 		s := req.Window.Sites[i]
 		d, err := jit.Emit(a, req.Programs[i], jit.Site{
 			Addr: s.Addr, LiveRegs: s.LiveRegs, FlagsLive: s.FlagsLive, RedZoneLive: s.RedZoneLive, Args: req.Args,
-			Gate: ofSites[i].any, Gates: ofSites[i].programs}, &env)
+			Gate: ofSites[i].any, Gates: ofSites[i].programs, Hits: req.hits(i)}, &env)
 		if err != nil {
 			return err
 		}

@@ -74,10 +74,11 @@ func (r *registry) requests(work []*unit) []inject.Request {
 			req := inject.Request{Window: w}
 			for _, s := range u.sitesOf(w) {
 				var programs []*bpf.Verified
+				var hits []int
 				for _, p := range s.probes {
-					programs = append(programs, p.pattern.program)
+					programs, hits = append(programs, p.pattern.program), append(hits, p.counter)
 				}
-				req.Programs = append(req.Programs, programs)
+				req.Programs, req.Hits = append(req.Programs, programs), append(req.Hits, hits)
 				if u.desc.Go {
 					req.Args, req.Stack = jit.GoArgs, append(req.Stack, s.stack)
 				}

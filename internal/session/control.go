@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"path"
+	"slices"
 	"strings"
 
 	"trapless/internal/abi"
@@ -34,12 +35,15 @@ type ProbeSpec struct {
 
 // ProbeInfo describes a probe.
 type ProbeInfo struct {
-	ID     int      `json:"id"`
-	Addr   abi.Addr `json:"addr"`
-	Type   string   `json:"type"` // k, or r for the probe of a function's return
-	Symbol string   `json:"symbol"`
-	Offset uint64   `json:"offset"`
-	Module string   `json:"module"` // the file's path
+	ID   int      `json:"id"`
+	Addr abi.Addr `json:"addr"`
+	Type string   `json:"type"` // k, or r for the probe of a function's return
+	// Symbol is the function, by the name that was asked for, Aliases are its
+	// other names.
+	Symbol  string   `json:"symbol"`
+	Aliases []string `json:"aliases,omitempty"`
+	Offset  uint64   `json:"offset"`
+	Module  string   `json:"module"` // the file's path
 	// Whether the program may run.
 	Enabled bool `json:"enabled"`
 	// State is how the site is patched: OPTIMIZED by a jump, BOOSTED by a
@@ -48,6 +52,11 @@ type ProbeInfo struct {
 	Tactic plan.Tactic `json:"tactic,omitempty"`
 	Reason plan.Reason `json:"reason,omitempty"` // of a refusal
 	Detail string      `json:"detail,omitempty"`
+	// Hits are the runs of the program since it was registered, Missed those of
+	// them that lost something because another run was in the way. A program that
+	// does nothing counts nothing.
+	Hits   uint64 `json:"hits"`
+	Missed uint64 `json:"missed"`
 	// Program is the number of the script's probe, Text its attach points.
 	Program int    `json:"program"`
 	Text    string `json:"text"`
@@ -175,6 +184,15 @@ func (s *Session) Arm(ctx context.Context, on bool) error {
 	return s.attached(ctx, func(then func() error) error { return s.registry.arm(ctx, on, then) })
 }
 
+// Armed reports whether the sites are patched, and whether by jumps (see Arm and
+// Optimize).
+func (s *Session) Armed() (armed, optimized bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	r := s.registry
+	return s.armed && r != nil && !r.disarmed, r != nil && !r.boosted
+}
+
 // Optimize lets sites have jumps (on), or breakpoints where they may have those:
 // not where code runs while the signals are blocked.
 func (s *Session) Optimize(ctx context.Context, on bool) error {
@@ -253,10 +271,20 @@ func (s *Session) infos(probes []*Probe) []ProbeInfo {
 // info describes a probe.
 func (r *registry) info(p *Probe) ProbeInfo {
 	s := p.site
-	in := ProbeInfo{ID: p.ID, Addr: s.addr, Type: "k", Symbol: s.fn.Name(), Module: s.module.path, Enabled: !p.disabled,
+	in := ProbeInfo{ID: p.ID, Addr: s.addr, Type: "k", Symbol: s.fn.Name(), Aliases: s.fn.Names, Module: s.module.path, Enabled: !p.disabled,
 		Offset: uint64(s.module.bias.VAddr(s.addr) - s.fn.Start), Program: p.pattern.index, Text: p.pattern.probe.Text}
+	if asked := p.pattern.attach.Func; slices.Contains(s.fn.Names, asked) {
+		in.Symbol = asked
+	}
+	if len(in.Aliases) == 1 {
+		in.Aliases = nil
+	}
 	if p.pattern.probe.Kind == lang.Uretprobe {
 		in.Type = "r"
+	}
+	if r.target != nil && p.refusal == nil {
+		hits, missed := r.target.Arena().Hits(p.counter)
+		in.Hits, in.Missed = hits-p.hits, missed-p.missed
 	}
 	refusal := p.refusal
 	if refusal == nil {
@@ -295,10 +323,11 @@ func (p *ProbeInfo) String() string {
 	case RefusedAt:
 		fmt.Fprintf(&flags, "[REFUSED %s]", p.Reason)
 	}
+	disabled := ""
 	if !p.Enabled && p.State != Gone {
-		return fmt.Sprintf("%s [DISABLED]%s", p.where(), &flags)
+		disabled = "[DISABLED]"
 	}
-	return fmt.Sprintf("%s %s", p.where(), &flags)
+	return fmt.Sprintf("%s %s%s  hits=%d missed=%d", p.where(), disabled, &flags, p.Hits, p.Missed)
 }
 
 func (p *ProbeInfo) where() string {

@@ -32,8 +32,9 @@ type registry struct {
 	last     int      // the greatest number that was given
 	sites    map[siteKey]*site
 	units    map[siteKey]*unit // by the function's start
-	dirty    map[*unit]bool    // what is wanted is not what there is
-	planned  []*unit           // that were planned, and not applied yet
+	counters counters
+	dirty    map[*unit]bool // what is wanted is not what there is
+	planned  []*unit        // that were planned, and not applied yet
 
 	disarmed    bool // no site is patched
 	boosted     bool // sites have breakpoints where they may
@@ -45,6 +46,8 @@ type siteKey struct {
 	mod *module
 	at  image.VAddr
 }
+
+func (s *site) key() siteKey { return siteKey{s.module, s.module.bias.VAddr(s.addr)} }
 
 // pattern is what was asked for at once: a program, where an attach point says.
 type pattern struct {
@@ -64,6 +67,9 @@ type Probe struct {
 	site     *site
 	disabled bool
 	refusal  *plan.Refusal // why it is at no site
+
+	counter      int    // number of its hit counters, -1 for none
+	hits, missed uint64 // what they were when it was registered
 }
 
 func newRegistry(ms *modules, traits inject.Traits, log func(string, ...any)) *registry {
@@ -95,7 +101,7 @@ func (r *registry) addSites(p *pattern, found []*site) []*Probe {
 	var added []*Probe
 	for _, s := range found {
 		r.last++
-		probe := &Probe{ID: r.last, pattern: p, disabled: p.disabled}
+		probe := &Probe{ID: r.last, pattern: p, disabled: p.disabled, counter: -1}
 		if p.program.UsesArguments() && s.fn.Go && s.fn.Asm {
 			probe.site, probe.refusal = s, &plan.Refusal{Site: s.addr, Reason: Arguments,
 				Detail: "a Go function written in assembly: where its arguments are is not known; probe it without them"}
@@ -110,7 +116,7 @@ func (r *registry) addSites(p *pattern, found []*site) []*Probe {
 
 // attach adds a probe to its site, which may be there already.
 func (r *registry) attach(p *Probe, s *site) {
-	key := siteKey{s.module, s.module.bias.VAddr(s.addr)}
+	key := s.key()
 	if have := r.sites[key]; have != nil {
 		s = have
 	} else {
@@ -119,6 +125,10 @@ func (r *registry) attach(p *Probe, s *site) {
 		r.sites[key] = s
 	}
 	p.site = s
+	p.counter = r.counters.take(p)
+	if r.target != nil {
+		p.hits, p.missed = r.target.Arena().Hits(p.counter)
+	}
 	s.probes = append(s.probes, p)
 	r.dirty[s.unit] = true
 }
@@ -145,10 +155,11 @@ func (r *registry) remove(probes []*Probe) {
 func (r *registry) detach(p *Probe) {
 	s := p.site
 	s.probes = slices.DeleteFunc(slices.Clone(s.probes), func(o *Probe) bool { return o == p })
+	r.counters.leave(p)
 	r.dirty[s.unit] = true
 	if len(s.probes) == 0 {
 		delete(s.unit.named, s.addr)
-		delete(r.sites, siteKey{s.module, s.module.bias.VAddr(s.addr)})
+		delete(r.sites, s.key())
 	}
 }
 

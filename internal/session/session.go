@@ -291,7 +291,7 @@ func (s *Session) layout(sites int) (*abi.Layout, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := abi.Config{Threads: len(threads), Maps: s.config.Script.MapSpecs(), JournalSize: journalBase}
+	c := abi.Config{Threads: len(threads), Probes: s.registry.counters.layOut(), Maps: s.config.Script.MapSpecs(), JournalSize: journalBase}
 	for need := uint64(sites) * journalPerSite; c.JournalSize < 2*need; {
 		c.JournalSize *= 2
 	}

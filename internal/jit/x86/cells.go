@@ -294,12 +294,35 @@ func (g *generator) longCell(o *op) {
 	g.callCell(o, sp)
 }
 
+// count adds one to a word of a probe's counters.
+func (g *generator) count(probe, word int) {
+	g.lock(g.shared)
+	g.IncM(8, asm.At(g.v(slotVar), int32(g.env.Layout.Hits)+int32(abi.HitSize*probe+word)))
+}
+
+// noteMiss counts a run that got less than it asked for, if d says so.
+func (g *generator) noteMiss(o *op, d asm.Reg) {
+	if g.site.Hits == nil || g.site.Hits[o.prog] < 0 {
+		return
+	}
+	miss, done := g.NewLabel(), g.NewLabel()
+	g.TestRR(8, d, d)
+	g.Jcc(asm.NE, miss)
+	g.Bind(done)
+	g.later(func() {
+		g.Bind(miss)
+		g.count(g.site.Hits[o.prog], abi.HitMissed)
+		g.Jmp(done)
+	})
+}
+
 // ringOutput emits HelperRingbufOutput. The shared slot has no ring that only
 // one thread writes to.
 func (g *generator) ringOutput(o *op) {
 	d, t := g.r(bpfasm.R0), g.v(temp1)
 	if g.shared {
 		g.countShared(d)
+		g.noteMiss(o, d)
 		return
 	}
 	sp := g.enterCall(3)
@@ -310,6 +333,7 @@ func (g *generator) ringOutput(o *op) {
 	g.CallAddr(g.env.Runtime.ring)
 	g.Load(8, d, asm.At(asm.RSP, 0))
 	g.leaveCall(sp)
+	g.noteMiss(o, d)
 }
 
 // errAgain is what a program gets for an event that was dropped: -EAGAIN.

@@ -72,3 +72,49 @@ func TestGatesOfNothing(t *testing.T) {
 		t.Errorf("%d bytes, %v", a.Len(), err)
 	}
 }
+
+// TestHitsOfPrograms: each program counts its runs, and those in which an event
+// was lost, in the thread's own slot.
+func TestHitsOfPrograms(t *testing.T) {
+	c := testConfig
+	c.Probes = 5
+	r := rand.New(rand.NewPCG(7, 8))
+	for range 10 {
+		h := newHarness(t, arenaNear, c)
+		site := randomSite(r)
+		site.Gate = codeBase + 64
+		site.Gates = []abi.Addr{codeBase + 65, codeBase + 66, codeBase + 67}
+		site.Hits = []int{4, 2, -1}
+		h.install(site, countAt(t, 1), event(t), countAt(t, 2))
+		var want [5]uint64
+		events := uint64(0)
+		for range 400 {
+			h.code[64] = 1
+			for i := range 3 {
+				h.code[65+i] = byte(r.IntN(2))
+			}
+			want[4] += uint64(h.code[65])
+			want[2] += uint64(h.code[66])
+			events += uint64(h.code[66])
+			rq := randomRun(r)
+			rp := h.do(rq)
+			if err := rp.check(&rq, site); err != nil {
+				t.Fatalf("%+v: %v", site, err)
+			}
+		}
+		slot := h.slotOf(h.tp)
+		if slot < 0 {
+			t.Fatal("the thread has no slot")
+		}
+		at := h.slotBase(slot) + h.env.Layout.Hits
+		for probe, n := range want {
+			if got := h.word(at + uint64(abi.HitSize*probe) + abi.HitCount); got != n {
+				t.Errorf("probe %d: %d hits, want %d", probe, got, n)
+			}
+			missed := h.word(at + uint64(abi.HitSize*probe) + abi.HitMissed)
+			if drops := h.word(h.slotBase(slot) + abi.SlotDrops); probe == 2 && missed != drops || probe != 2 && missed != 0 {
+				t.Errorf("probe %d: %d missed; of %d events %d were dropped", probe, missed, events, drops)
+			}
+		}
+	}
+}

@@ -224,8 +224,12 @@ func (g *generator) op(i int) {
 		g.lookup(i)
 	}
 	in := o.in
-	if o.begins {
+	switch {
+	case o.begins:
 		g.begin(o)
+		return
+	case o.hit != 0:
+		g.count(o.hit-1, abi.HitCount)
 		return
 	}
 	if isCall(in, bpfasm.FnRingbufReserve) {

@@ -38,6 +38,10 @@ func (u *unit) operands(o *op) error {
 	if err := o.inFrame(); err != nil {
 		return err
 	}
+	if o.hit != 0 {
+		o.uses = vars(slotVar)
+		return nil
+	}
 	switch in.Kind {
 	case bpf.ALU, bpf.LoadImm, bpf.LoadRef, bpf.LoadValue, bpf.LoadFunc, bpf.Load:
 		o.defs = reg(in.Dst)

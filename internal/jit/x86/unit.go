@@ -88,6 +88,7 @@ type op struct {
 	charge int // the fuel that it takes to go to target, or next without one, or to call
 
 	begins  bool // it begins a program
+	hit     int  // it counts a hit, as this counter of the probe's less one
 	returns bool // it leaves r0 as the unit's result
 	arg     int  // it loads this argument of a routine, if it is not 0
 	stops   bool // it does not come to an end: a function that it calls runs out of fuel
@@ -206,6 +207,10 @@ func (u *unit) main(n int, site Site) {
 	}
 	add(bpf.Insn{Kind: bpf.LoadRef, Dst: bpfasm.R1}, bpf.Value{Kind: bpf.Context})
 	u.ops[p.base].begins = true
+	if site.Hits != nil && site.Hits[n] >= 0 {
+		add(bpf.Insn{Kind: bpf.Exit}, bpf.Value{})
+		u.ops[len(u.ops)-1].hit = site.Hits[n] + 1
+	}
 	for i := range site.stackArgs {
 		add(bpf.Insn{Kind: bpf.Load, Dst: bpfasm.R1 + bpfasm.Register(i), Src: bpfasm.R0, Size: 8, UseSrc: true}, bpf.Value{Kind: bpf.Scalar})
 		u.ops[len(u.ops)-1].arg = i + 1
@@ -491,6 +496,9 @@ func (u *unit) summarize() {
 func (u *unit) hasEffect(o *op, stackOut *byteSet) bool {
 	if o.charge > 0 || o.returns || o.begins && u.progs[o.prog].spend {
 		return true
+	}
+	if o.hit != 0 {
+		return u.follow(o.next) != u.follow(u.progs[o.prog].next)
 	}
 	if o.begins && o.target >= 0 && u.follow(o.next) != u.follow(o.target) {
 		return true

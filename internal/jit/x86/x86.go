@@ -105,6 +105,10 @@ type Site struct {
 	// each, or none: then all of them run.
 	Gate  abi.Addr
 	Gates []abi.Addr
+	// Hits are the numbers of the programs' counters (abi.Layout.Hits), one for
+	// each or none; -1 for a program without. Programs that do nothing count
+	// nothing.
+	Hits []int
 
 	stackArgs int // of a routine of the runtime: how many arguments it takes from the stack
 }
