@@ -42,12 +42,6 @@ func (m *Module) findWays() (*ways, error) {
 	if w.sweep, err = m.sweep(); err != nil {
 		return nil, err
 	}
-	for _, c := range w.sweep.Crossings {
-		if c.Kind == plan.Jump {
-			w.jumps = append(w.jumps, c)
-		}
-	}
-	slices.SortFunc(w.jumps, func(x, y plan.Crossing) int { return cmp.Compare(x.From, y.From) })
 	if w.pads, w.complete, err = m.Image.LandingPads(); err != nil {
 		return nil, err
 	}
@@ -62,6 +56,12 @@ func (m *Module) findWays() (*ways, error) {
 		_, ok := m.Funcs.At(m.Bias.VAddr(a))
 		return ok
 	})
+	for _, c := range w.sweep.Crossings {
+		if c.Kind == plan.Jump {
+			w.jumps = append(w.jumps, c)
+		}
+	}
+	slices.SortFunc(w.jumps, func(x, y plan.Crossing) int { return cmp.Compare(x.From, y.From) })
 	return w, nil
 }
 

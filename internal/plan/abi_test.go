@@ -92,6 +92,13 @@ func TestFlagsBehindDataDoNotCount(t *testing.T) {
 	if s.flagsLeft() {
 		t.Error("seen")
 	}
+	f := function("31c0 c3")
+	s.Crossings = []Crossing{{base + 3, base + 1, Jump}}
+	s.Settle(nil, func(a abi.Addr) bool { return a < base+3 })
+	s.Enter(f)
+	if f.Taken = append(f.Taken, base+2); len(f.Inbound) > 0 || read(f).isTwofold(0) {
+		t.Errorf("a jump in data makes code ambiguous: %v", f.Inbound)
+	}
 }
 
 // TestGoConvention: what ABIInternal leaves dead.

@@ -24,7 +24,7 @@ const (
 	Jump    CrossingKind = iota // jmp, jcc, loop, xbegin
 	Call                        // a direct call
 	Address                     // lea of a RIP-relative operand
-	Value                       // a constant that may be an address
+	Value                       // what may be one of these, or a constant that may be an address
 )
 
 // Sweep is what one reading of a module's whole code brings to light. Functions
@@ -100,10 +100,17 @@ func (s *Sweep) Finish() {
 	s.NoReturn, s.last = slices.Compact(s.NoReturn), nil
 }
 
-// Settle completes what is known of flags at calls. noReturn are the functions
+// Settle completes what depends on the whole module. noReturn are the functions
 // that do not return, ascending; code tells code from what lies between
-// functions. Call it after Finish.
-func (s *Sweep) Settle(noReturn []abi.Addr, code func(abi.Addr) bool) { s.flags.finish(noReturn, code) }
+// functions, where data may look like jumps. Call it after Finish.
+func (s *Sweep) Settle(noReturn []abi.Addr, code func(abi.Addr) bool) {
+	for i := range s.Crossings {
+		if !code(s.Crossings[i].From) {
+			s.Crossings[i].Kind = Value
+		}
+	}
+	s.flags.finish(noReturn, code)
+}
 
 // flagsInto reports whether code that is called, or jumped to in place of a
 // return, may read flags that it has not set.
@@ -112,7 +119,12 @@ func (s *Sweep) flagsInto(to abi.Addr) bool {
 		return true
 	}
 	_, known := slices.BinarySearch(s.starts, to)
-	return !known && s.code.Contains(to) && !slices.ContainsFunc(s.stubs, func(r abi.Range) bool { return r.Contains(to) })
+	return !known && s.code.Contains(to) && !s.isStub(to)
+}
+
+// isStub reports whether a function of another module stands behind an address.
+func (s *Sweep) isStub(a abi.Addr) bool {
+	return slices.ContainsFunc(s.stubs, func(r abi.Range) bool { return r.Contains(a) })
 }
 
 // flagsAway is flagsInto of a place that is not known.
@@ -204,7 +216,7 @@ func (s *Sweep) instruction(in *insn.Inst, at, start, end abi.Addr) {
 	default:
 		return
 	}
-	if to >= start && to < end && (to != start || kind != Call) || !s.code.Contains(to) {
+	if to >= start && to < end && (to != start || kind != Call) || !s.code.Contains(to) || s.isStub(to) {
 		return
 	}
 	i, exact := slices.BinarySearch(s.starts, to)

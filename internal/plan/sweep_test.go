@@ -35,6 +35,19 @@ func TestSweep(t *testing.T) {
 	}
 }
 
+// TestStubsAreOfOtherModules: a jump to a stub is no jump into this module's code.
+func TestStubsAreOfOtherModules(t *testing.T) {
+	code := abi.Range{Start: base, End: base + 0x40}
+	for _, stubs := range [][]abi.Range{nil, {{Start: base, End: base + 0x10}}} {
+		s := NewSweep([]abi.Addr{base + 0x20}, code, false, stubs)
+		s.Read(base+0x20, unhex("ebe0"))
+		s.Finish()
+		if (len(s.Crossings) == 0) != (stubs != nil) || s.flagsInto(base+2) != (stubs == nil) {
+			t.Errorf("stubs %v: %v", stubs, s.Crossings)
+		}
+	}
+}
+
 // TestSweepOfFixedAddresses: constants may be addresses.
 func TestSweepOfFixedAddresses(t *testing.T) {
 	const at abi.Addr = 0x401000
