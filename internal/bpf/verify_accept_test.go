@@ -12,8 +12,8 @@ import (
 var (
 	runMaps = append(slices.Clone(testMaps),
 		abi.MapSpec{Name: "array", Kind: abi.Array, KeySize: 4, ValueSize: 64, MaxEntries: 8},
-		abi.MapSpec{Name: "hash", Kind: abi.Hash, KeySize: 8, ValueSize: 32, MaxEntries: 8},
-		abi.MapSpec{Name: "odd", Kind: abi.Hash, KeySize: 3, ValueSize: 11, MaxEntries: 4},
+		abi.MapSpec{Name: "hash", Kind: abi.Hash, KeySize: 8, ValueSize: 32, MaxEntries: 64},
+		abi.MapSpec{Name: "odd", Kind: abi.Hash, KeySize: 3, ValueSize: 11, MaxEntries: 64},
 		abi.MapSpec{Name: "events", Kind: abi.RingBuf, MaxEntries: 4096},
 		abi.MapSpec{Name: "perf", Kind: abi.PerfEventArray, KeySize: 4, ValueSize: 4, MaxEntries: 4},
 	)

@@ -132,6 +132,19 @@ func fillCells(r *rand.Rand, m *Machine) {
 	x := m.newRun(&Code{}, nil, nil)
 	for i := range m.Layout.Maps {
 		ml := &m.Layout.Maps[i]
+		if ml.IsHash() { // some keys are there
+			for k := range min(ml.MaxEntries, 70) {
+				key := append(binary.LittleEndian.AppendUint64(nil, uint64(k)), make([]byte, 8)...)[:ml.KeySize]
+				switch n := r.IntN(4); {
+				case n == 0 && ml.Kind == abi.Hash:
+					x.update(ml, key, make([]byte, ml.ValueSize), 0)
+				case n == 1 && ml.Kind == abi.Hash:
+					x.remove(ml, key)
+				case n == 0:
+					x.find(ml, key, true)
+				}
+			}
+		}
 		for pos := range uint64(ml.Positions()) {
 			at := x.valueAt(ml, pos)
 			for off := range uint64(ml.Stride() / 8) {

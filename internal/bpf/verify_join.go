@@ -155,6 +155,9 @@ func (j *joiner) value(a, b *value, refs map[int32]int32) value {
 	if v.inst = 0; a.inst != 0 && b.inst != 0 {
 		v.inst = j.name(j.insts, pair{a.inst, b.inst, 0})
 	}
+	if v.inst == 0 && kind.nonNull() != kind { // a test of it must not be taken for one of another
+		v.inst = j.unshared(a.inst)
+	}
 	v.id, v.delta, v.low = 0, 0, false
 	if a.id != 0 && b.id != 0 && a.low == b.low {
 		v.id = j.name(j.ids, pair{a.id, b.id, a.delta - b.delta})
@@ -184,13 +187,19 @@ func (j *joiner) name(names map[pair]int32, p pair) int32 {
 	if n, ok := names[p]; ok {
 		return n
 	}
-	n := p.a
-	if j.taken[n] {
+	n := j.unshared(p.a)
+	names[p] = n
+	return n
+}
+
+// unshared is an identity that nothing else has yet: the given one if it is
+// still free.
+func (j *joiner) unshared(n int32) int32 {
+	if n <= 0 || j.taken[n] {
 		j.next++
 		n = j.next
 	}
 	j.taken[n] = true
-	names[p] = n
 	return n
 }
 

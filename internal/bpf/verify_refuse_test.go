@@ -85,6 +85,20 @@ var refusals = []refusal{
 	{ReasonMaybeNull, 8, "r2 (a pointer to a value of a map, or 0) may be 0", lookupR0 + `r2 = r0; r1 = map keyed; r3 = r10; call map_cell; r0 = 0; exit`},
 	{ReasonMaybeNull, 8, "r1 (a pointer to a value of a map, or 0) may be 0", lookupR0 + `r1 = r0; r2 = 8; r3 = 0; call probe_read_user; r0 = 0; exit`},
 	{ReasonMaybeNull, 11, "r7 (a pointer to a value of a map, or 0)", lookupR0 + `r7 = r0; r1 = map keyed; r2 = r10; r2 += -8; call map_cell; if r0 == 0 goto out; r1 = *(u64 *)(r7 +0)` + inCell},
+	{ReasonMaybeNull, -1, "r8 (a pointer to a value of a map, or 0)", number + `*(u64 *)(r10 -8) = r6; r1 = r10; r1 += -8; call @f; r7 = r0; r1 = r10; r1 += -8; call @f; r8 = r0; if r7 == 0 goto out; r0 = *(u64 *)(r8 +0); exit; out: r0 = 0; exit
+		f: r2 = r1; r1 = map hash; call map_lookup_elem; exit`},
+	{ReasonOutside, -1, "1 byte at", number + `r9 = *(u64 *)(r1 +104); *(u64 *)(r10 -8) = 0; r6 &= 255; r7 = r6; if r9 == 0 goto a; r7 += 1; goto b; a: r7 += 100; b: if r6 > 3 goto out; r2 = r10; r2 += -8; r2 += r7; r0 = *(u8 *)(r2 +0); exit; out: r0 = 0; exit`},
+	{ReasonUninitialisedStack, 2, "the byte at r10-4", `*(u64 *)(r10 -8) = r1; *(u8 *)(r10 -8) = 5; r0 = *(u32 *)(r10 -4); exit`},
+	// What was tested on one path is not what was tested on another: r6 and r7
+	// come from different lookups, or are known to be there.
+	{ReasonMaybeNull, -1, "r7 (a pointer to a value of a map, or 0)", number + `*(u32 *)(r10 -8) = r6; *(u32 *)(r10 -16) = 0; if r6 == 0 goto known; r1 = map one; r2 = r10; r2 += -8; call map_cell; r8 = r0
+		r1 = map one; r2 = r10; r2 += -8; call map_cell; r7 = r0; r6 = r8; goto both
+		known: r1 = map one; r2 = r10; r2 += -16; call map_cell; r6 = r0; r7 = r0
+		both: if r6 == 0 goto out; r0 = *(u64 *)(r7 +0); exit; out: r0 = 0; exit`},
+	{ReasonMaybeNull, -1, "r7 (a pointer to a value of a map, or 0)", number + `*(u32 *)(r10 -8) = r6; if r6 == 0 goto known; r1 = map array; r2 = r10; r2 += -8; call map_lookup_elem; r8 = r0
+		r1 = map array; r2 = r10; r2 += -8; call map_lookup_elem; r7 = r0; r6 = r8; goto both
+		known: r6 = value array +0; r7 = r6
+		both: if r6 == 0 goto out; r0 = *(u64 *)(r7 +0); exit; out: r0 = 0; exit`},
 	{ReasonNotPointer, 1, "r6 is a number", number + `r0 = *(u64 *)(r6 +0); exit`},
 	{ReasonNotPointer, 1, "r6 is a number", number + `*(u32 *)(r6 +0) = 0; r0 = 0; exit`},
 	{ReasonNotPointer, 1, "r2 is a map", `r2 = map keyed; r0 = *(u64 *)(r2 +0); exit`},
