@@ -24,7 +24,7 @@ as 'trapless status' does. The session must be one of the same user.
   disable PROBE...    do not; the process is not stopped and its text stays
   arm                 patch all sites
   disarm              restore all of them; no probe's own state changes
-  optimize on|off     jumps, or breakpoints where they are safe
+  optimize on|off     jumps, or breakpoints (where 'trace --breakpoints' allows them)
   register AT...      the program of one of the script's probes at more places
   unregister PROBE... remove probes
 
