@@ -318,3 +318,33 @@ func TestPlainUpdatesCountExactly(t *testing.T) {
 		}
 	}
 }
+
+// BenchmarkLookup measures calls of a function that counts in a shared hash by
+// its argument, among so many keys.
+func BenchmarkLookup(b *testing.B) {
+	maps := []abi.MapSpec{{Name: "hash", Kind: abi.Hash, KeySize: 8, ValueSize: 8, MaxEntries: 1 << 17}}
+	at := []bpfasm.Instruction{bpf.LoadArg(bpfasm.R3, bpfasm.R1, 0), bpfasm.StoreMem(bpfasm.R10, -8, bpfasm.R3, bpfasm.DWord),
+		bpf.LoadMap(bpfasm.R1, 0), bpfasm.Mov.Reg(bpfasm.R2, bpfasm.R10), bpfasm.Add.Imm(bpfasm.R2, -8)}
+	enter := append(append(bpfasm.Instructions{}, at...), bpfasm.StoreMem(bpfasm.R10, -16, bpfasm.R3, bpfasm.DWord), bpfasm.Mov.Reg(bpfasm.R3, bpfasm.R10),
+		bpfasm.Add.Imm(bpfasm.R3, -16), bpfasm.Mov.Imm(bpfasm.R4, 0), bpf.Call(bpfasm.FnMapUpdateElem), bpfasm.Mov.Imm(bpfasm.R0, 0), bpfasm.Return())
+	find := append(append(bpfasm.Instructions{}, at...), bpf.Call(bpfasm.FnMapLookupElem), bpfasm.JEq.Imm(bpfasm.R0, 0, "out"),
+		bpfasm.LoadMem(bpfasm.R1, bpfasm.R0, 0, bpfasm.DWord), bpfasm.Mov.Imm(bpfasm.R0, 0).WithSymbol("out"), bpfasm.Return())
+	count := append(append(bpfasm.Instructions{}, at...), bpf.Call(bpfasm.FnMapLookupElem), bpfasm.JEq.Imm(bpfasm.R0, 0, "out"), bpfasm.Mov.Imm(bpfasm.R1, 1),
+		bpfasm.AddAtomic.Mem(bpfasm.R0, bpfasm.R1, bpfasm.DWord, 0), bpfasm.Mov.Imm(bpfasm.R0, 0).WithSymbol("out"), bpfasm.Return())
+	for _, keys := range []uint64{1, 1000, 100_000} {
+		for _, c := range []struct {
+			name  string
+			insns bpfasm.Instructions
+		}{{"find", find}, {"count", count}, {"update", enter}} {
+			b.Run(fmt.Sprintf("%s/keys=%d", c.name, keys), func(b *testing.B) {
+				h := newHelperHarness(b, arenaNear, maps)
+				h.install(entrySite, trusted(b, &bpf.Program{Name: "enter", Insns: enter, Maps: maps}))
+				h.do(request{Op: opLoop, Entry: uint64(entryBase), Threads: 1, Iterations: 20 * keys, Keys: keys})
+				h.install(entrySite, trusted(b, &bpf.Program{Name: c.name, Insns: c.insns, Maps: maps}))
+				b.ResetTimer()
+				took := h.do(request{Op: opLoop, Entry: uint64(entryBase), Threads: 1, Iterations: uint64(b.N), Keys: keys}).Result
+				b.ReportMetric(float64(took)/float64(b.N), "ns/hit")
+			})
+		}
+	}
+}
