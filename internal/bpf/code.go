@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/cilium/ebpf/asm"
+
 	"trapless/internal/abi"
 )
 
@@ -67,12 +69,14 @@ const (
 // and at most MaxFrames functions are active at a time. What it does to
 // registers and memory is not proven; that is the verifier's part.
 type Code struct {
-	Name  string
-	Input Input
-	Maps  []abi.MapSpec
-	Insns []Insn
-	Funcs []Func // the main function first, in the order of their instructions
-	Dead  []bool // instructions that a verifier has found to be never reached; nil without one
+	Name    string
+	Input   Input
+	Maps    []abi.MapSpec
+	Insns   []Insn
+	Funcs   []Func // the main function first, in the order of their instructions
+	repeats bool   // something can run more than once
+
+	Dead []bool // instructions that a verifier has found to be never reached; nil without one
 
 	Constants map[int][]byte // see Program
 }
@@ -112,11 +116,16 @@ func (c *Code) FuncAt(i int) int {
 
 // Charge is the fuel that instruction i costs: as many instructions as a jump
 // backwards runs again, or as a called function has. What only goes forwards
-// costs nothing, for it is bounded by the program's length. A helper that
-// calls a function charges the same for each call.
+// costs nothing, for it is bounded by the program's length; helpers count when
+// they can be called again and again. A helper that calls a function charges
+// what the function has for each call.
 func (c *Code) Charge(i int) int {
 	in := &c.Insns[i]
 	switch in.Kind {
+	case CallReg:
+		return costSyscall
+	case CallHelper:
+		return c.helperCharge(i)
 	case Jump, JumpAlways:
 		return max(0, i-in.Target+1)
 	case CallFunc:
@@ -126,11 +135,51 @@ func (c *Code) Charge(i int) int {
 	return 0
 }
 
+// What helpers cost, in instructions that take as long.
+const (
+	costHelper  = 64  // a look-up, a record, a reading of the clock
+	costSyscall = 400 // a system call
+)
+
+func (c *Code) helperCharge(i int) int {
+	switch c.Insns[i].Helper() {
+	case asm.FnProbeRead, asm.FnProbeReadStr, asm.FnProbeReadUser, asm.FnProbeReadUserStr,
+		asm.FnGetCurrentComm, asm.FnGetCurrentUidGid, asm.FnKtimeGetBootNs:
+		return costSyscall
+	case HelperGetCurrentPidTgid:
+		if next := &c.Insns[i+1]; !c.repeats || next.Kind == ALU && next.ALU == asm.RSh && next.Dst == asm.R0 && !next.UseSrc && next.Imm == 32 {
+			return 0 // only the process is wanted, which takes no system call
+		}
+		return costSyscall
+	case HelperExit, asm.FnGetFuncIp, asm.FnGetAttachCookie, asm.FnLoop, asm.FnRingbufDiscard:
+		return 0
+	}
+	if c.repeats {
+		return costHelper
+	}
+	return 0
+}
+
+// ChargeSize is the fuel that a helper costs for each so many bytes, 0 if their
+// number does not matter, and the register that holds it.
+func (in *Insn) ChargeSize() (bytes int, size asm.Register) {
+	switch in.Helper() {
+	case asm.FnProbeRead, asm.FnProbeReadUser:
+		return 4, asm.R2
+	case asm.FnProbeReadStr, asm.FnProbeReadUserStr:
+		return 1, asm.R2
+	}
+	return 0, 0
+}
+
 // functions finds the functions and checks that each is closed.
 func (d *decoder) functions() error {
 	c := d.code
 	starts := map[int]bool{0: true}
 	for i := range c.Insns {
+		in := &c.Insns[i]
+		back := (in.Kind == Jump || in.Kind == JumpAlways) && in.Target <= i
+		c.repeats = c.repeats || back || in.Kind == CallFunc || in.Kind == CallHelper && in.Helper() == asm.FnLoop
 		if k := c.Insns[i].Kind; k == CallFunc || k == LoadFunc {
 			starts[c.Insns[i].Target] = true
 		}

@@ -318,6 +318,13 @@ func (x *run) call(id asm.BuiltinFunc) (more bool, err error) {
 			return false, err
 		}
 	}
+	cost := x.code.Charge(x.at)
+	if per, size := (&Insn{Kind: CallHelper, Imm: int64(id)}).ChargeSize(); per != 0 {
+		cost += int(uint32(x.r[size])) / per
+	}
+	if err := x.spend(cost); err != nil {
+		return false, err
+	}
 	result, err := x.helper(h)
 	if err != nil || h.Ret == RetNever {
 		return false, err

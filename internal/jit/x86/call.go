@@ -1,6 +1,8 @@
 package x86
 
 import (
+	"math/bits"
+
 	bpfasm "github.com/cilium/ebpf/asm"
 
 	"trapless/internal/abi"
@@ -58,6 +60,27 @@ func (g *generator) storeContext() {
 // charge takes fuel, and goes to spent when there is not enough.
 func (g *generator) charge(o *op, spent asm.Label) {
 	g.OpMI(asm.Sub, 4, g.stack(g.frame.fuel), int32(o.charge))
+	g.Jcc(asm.S, spent)
+}
+
+// chargeHelper takes the fuel that a helper costs, and that of its bytes.
+func (g *generator) chargeHelper(o *op) {
+	spent := g.spent(o)
+	charge := int32(o.charge)
+	per, r := o.in.ChargeSize()
+	size := o.val(r)
+	if per != 0 && size.Known {
+		charge += int32(uint32(size.Const)) / int32(per)
+	}
+	g.OpMI(asm.Sub, 4, g.stack(g.frame.fuel), charge)
+	g.Jcc(asm.S, spent)
+	if per == 0 || size.Known {
+		return
+	}
+	t := g.v(temp1)
+	g.MovRR(4, t, g.r(r))
+	g.ShiftI(asm.Shr, 4, t, uint8(bits.TrailingZeros(uint(per))))
+	g.OpMR(asm.Sub, 4, g.stack(g.frame.fuel), t)
 	g.Jcc(asm.S, spent)
 }
 

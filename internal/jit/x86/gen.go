@@ -233,10 +233,16 @@ func (g *generator) op(i int) {
 		return
 	}
 	if isCall(in, bpfasm.FnRingbufReserve) {
+		if o.charge > 0 {
+			g.chargeHelper(o)
+		}
 		g.reserve(o)
 		return
 	}
 	if o.free() && o.defs != 0 {
+		if o.charge > 0 {
+			g.chargeHelper(o)
+		}
 		g.materialize(o, g.r(in.Dst), o.result)
 		return
 	}
@@ -264,6 +270,9 @@ func (g *generator) op(i int) {
 	case bpf.Exit:
 		g.exit(i)
 	case bpf.CallHelper:
+		if o.charge > 0 && o.callee == 0 {
+			g.chargeHelper(o)
+		}
 		switch in.Helper() {
 		case bpfasm.FnLoop:
 			g.loop(o)

@@ -67,7 +67,7 @@ func (u *unit) routineOperands(o *op) error {
 	if _, ok := u.env.Runtime.helpers[h.ID]; !ok {
 		return o.fail("the helper has no code yet")
 	}
-	o.defs = reg(bpfasm.R0)
+	o.defs, o.temps = reg(bpfasm.R0), vars(temp1)
 	for i := range h.NumArgs() {
 		r := bpfasm.R1 + bpfasm.Register(i)
 		if _, ok := immediate(o.val(r), 8); !ok {

@@ -3,6 +3,7 @@ package x86
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"testing"
@@ -184,6 +185,50 @@ func TestSyscallHelper(t *testing.T) {
 	} {
 		if got := SyscallHelper(trusted(t, &bpf.Program{Name: "p", Insns: insns})); got != want {
 			t.Errorf("%q, not %q", got, want)
+		}
+	}
+}
+
+// Helpers take fuel where they can be called again and again, and those that make
+// system calls always do: a hit stays short.
+func TestHelpersTakeFuel(t *testing.T) {
+	h := newHelperHarness(t, arenaNear, kernelMaps)
+	m := newModel(h)
+	m.ReadUser = h.readUser
+	loop := func(body ...bpfasm.Instruction) *bpf.Verified {
+		insns := bpfasm.Instructions{bpfasm.Mov.Reg(bpfasm.R6, bpfasm.R1), bpfasm.LoadMem(bpfasm.R7, bpfasm.R1, 0, bpfasm.DWord),
+			bpfasm.Instruction{OpCode: bpfasm.StoreImmOp(bpfasm.DWord), Dst: bpfasm.R10, Offset: -8}, bpfasm.Mov.Imm(bpfasm.R8, 0)}
+		insns = append(insns, body[0].WithSymbol("loop"))
+		insns = append(insns, body[1:]...)
+		insns = append(insns, bpfasm.Add.Imm(bpfasm.R8, 1), bpfasm.StoreMem(bpfasm.R6, 8, bpfasm.R8, bpfasm.DWord), bpfasm.JLT.Reg(bpfasm.R8, bpfasm.R7, "loop"),
+			bpfasm.Mov.Imm(bpfasm.R0, 0), bpfasm.Return())
+		return trusted(t, &bpf.Program{Name: "loop", Input: bpf.Input{Memory: true, Size: 16}, Insns: insns, Maps: kernelMaps})
+	}
+	read := func(size bpfasm.Instruction) []bpfasm.Instruction {
+		return []bpfasm.Instruction{bpfasm.Mov.Reg(bpfasm.R1, bpfasm.R10), bpfasm.Add.Imm(bpfasm.R1, -512), size,
+			bpfasm.LoadImm(bpfasm.R3, int64(codeBase), bpfasm.DWord), bpfasm.FnProbeReadUser.Call()}
+	}
+	for name, v := range map[string]*bpf.Verified{
+		"reads":            loop(read(bpfasm.Mov.Imm(bpfasm.R2, 500))...),
+		"reads of R7 % 64": loop(append([]bpfasm.Instruction{bpfasm.Mov.Reg(bpfasm.R9, bpfasm.R7), bpfasm.And.Imm(bpfasm.R9, 63)}, read(bpfasm.Mov.Reg(bpfasm.R2, bpfasm.R9))...)...),
+		"look-ups":         loop(bpf.LoadMap(bpfasm.R1, 4), bpfasm.Mov.Reg(bpfasm.R2, bpfasm.R10), bpfasm.Add.Imm(bpfasm.R2, -8), bpf.Call(bpfasm.FnMapLookupElem)),
+		"an array":         loop(bpfasm.StoreImm(bpfasm.R10, -4, 1, bpfasm.Word), bpf.LoadMap(bpfasm.R1, 0), bpfasm.Mov.Reg(bpfasm.R2, bpfasm.R10), bpfasm.Add.Imm(bpfasm.R2, -4), bpf.Call(bpfasm.FnMapLookupElem)),
+	} {
+		for _, rounds := range []uint64{1, 20, 5000} {
+			memory := make([]byte, 16)
+			binary.LittleEndian.PutUint64(memory, rounds)
+			want := bytes.Clone(memory)
+			_, err := m.RunMemory(v, want)
+			if spent := errors.Is(err, bpf.ErrFuel); err != nil && !spent || spent != (rounds == 5000) {
+				t.Errorf("%d %s: %v", rounds, name, err)
+			}
+			misses := h.word(abi.HdrMisses)
+			if _, err := h.callFunction(v, memory); err != nil {
+				t.Fatal(err)
+			}
+			if got := h.code[memoryBase-codeBase:][:16]; !bytes.Equal(got, want) || (h.word(abi.HdrMisses) != misses) != (rounds == 5000) {
+				t.Errorf("%d %s: did %d rounds, not %d", rounds, name, binary.LittleEndian.Uint64(got[8:]), binary.LittleEndian.Uint64(want[8:]))
+			}
 		}
 	}
 }

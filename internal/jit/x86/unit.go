@@ -278,7 +278,7 @@ func (u *unit) addInsns(n, fn int, f *bpf.Func) {
 		}
 		if o.before != nil && o.charge > 0 {
 			p.spend = true
-			u.loops = u.loops || in.Kind != bpf.CallFunc
+			u.loops = u.loops || in.Kind == bpf.Jump || in.Kind == bpf.JumpAlways
 		}
 		u.ops = append(u.ops, o)
 	}
