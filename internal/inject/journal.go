@@ -99,9 +99,10 @@ type journal struct {
 	entries []entry
 }
 
-// maxEntries bounds what a tracer reads of a journal: a target can make an arena
-// of any size. It is more than a session with 100,000 sites writes.
-const maxEntries = 1 << 20
+// maxEntries bounds what a tracer reads of a journal, and so what one writes: a
+// target can make an arena of any size. All instructions of python3 take a
+// million.
+const maxEntries = 1 << 21
 
 var errJournalFull = errors.New("the journal is full")
 
@@ -152,7 +153,7 @@ func newJournal(mem memory, base abi.Addr, l *abi.Layout, home abi.Addr, carried
 // append adds entries and publishes them.
 func (j *journal) append(es ...entry) error {
 	at := uint64(len(j.entries)) * entrySize
-	if at+uint64(len(es))*entrySize > j.size {
+	if at+uint64(len(es))*entrySize > j.size || len(j.entries)+len(es) > maxEntries {
 		return errJournalFull
 	}
 	var raw []byte

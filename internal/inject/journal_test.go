@@ -2,6 +2,7 @@ package inject
 
 import (
 	"encoding/binary"
+	"errors"
 	"math"
 	"math/rand/v2"
 	"strings"
@@ -37,6 +38,16 @@ func TestJournalOfAnySize(t *testing.T) {
 		if _, _, err := openJournal(mem, 0, huge); err == nil || !strings.Contains(err.Error(), "does not make sense") {
 			t.Errorf("count %#x, offset %#x, size %#x: %v", words[0], words[1], words[2], err)
 		}
+	}
+}
+
+// TestJournalStaysReadable: no tracer writes a journal that another one would not
+// read, and so not undo.
+func TestJournalStaysReadable(t *testing.T) {
+	mem := make(fakeMemory, abi.HeaderSize)
+	j := &journal{mem: mem, size: math.MaxUint64, entries: make([]entry, maxEntries-1)}
+	if err := j.append(entry{}, entry{}); !errors.Is(err, errJournalFull) {
+		t.Errorf("%v with one entry too many", err)
 	}
 }
 
