@@ -130,7 +130,11 @@ func (p *Planner) joinCramped(c *claims, site abi.Addr, i int) bool {
 	if w == nil || len(w.Sites) == 0 || w.Tactic == "" || w.Boosted || site == w.Start {
 		return false
 	}
-	p.addSite(w, site, i, w.instAt(site))
+	k := w.instAt(site)
+	if k < 0 || isBreakpointPad(w.Insts[k]) {
+		return false
+	}
+	p.addSite(w, site, i, k)
 	return true
 }
 
