@@ -357,6 +357,7 @@ type walker struct {
 	chain int
 	at    int
 	in    *Insn
+	imm   value // its immediate operand
 }
 
 // walk follows the instructions until ways part or meet.
@@ -460,8 +461,8 @@ func (w *walker) operand() (*value, *rejection) {
 	if w.in.UseSrc {
 		return w.use(w.in.Src)
 	}
-	v := known(uint64(w.in.Imm))
-	return &v, nil
+	w.imm = known(uint64(w.in.Imm))
+	return &w.imm, nil
 }
 
 func (w *walker) refuse(why Reason, text, hint string) *rejection {

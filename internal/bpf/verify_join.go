@@ -17,22 +17,30 @@ type joiner struct {
 	// Identities are names. Two places have the same one afterwards if they
 	// had the same one in both states, at the same distance. The first pair
 	// that an identity of the first state is in keeps the name.
-	ids, insts map[pair]int32
-	taken      map[int32]bool
-	next       int32
-	changed    bool
+	names   []naming
+	next    int32
+	changed bool
 }
 
+// pair is the identities that something has in the two states, and by how much
+// its distance from them differs. Those of objects are told from those of
+// values.
 type pair struct {
-	a, b  int32
-	delta int32
+	a, b   int32
+	delta  int32
+	object bool
+}
+
+// naming is the identity that a pair has afterwards; there are only few.
+type naming struct {
+	pair
+	name int32
 }
 
 // join returns the union of two states whose frames are of the same functions,
 // and whether it differs from a. References must be the same, in their order.
 func (j *joiner) join(a, b *state) (*state, bool) {
-	j.ids, j.insts, j.taken = map[pair]int32{}, map[pair]int32{}, map[int32]bool{}
-	j.next, j.changed = max(a.nextID, b.nextID), false
+	j.names, j.next, j.changed = nil, max(a.nextID, b.nextID), false
 	out := a.share()
 	for n := range a.frames {
 		j.frame(out, n, b.frames[n], refNames(a.refs, b.refs))
@@ -153,14 +161,14 @@ func (j *joiner) value(a, b *value, refs map[int32]int32) value {
 		v.fixed, v.index = false, 0
 	}
 	if v.inst = 0; a.inst != 0 && b.inst != 0 {
-		v.inst = j.name(j.insts, pair{a.inst, b.inst, 0})
+		v.inst = j.name(pair{a: a.inst, b: b.inst, object: true})
 	}
 	if v.inst == 0 && kind.nonNull() != kind { // a test of it must not be taken for one of another
 		v.inst = j.unshared(a.inst)
 	}
 	v.id, v.delta, v.low = 0, 0, false
 	if a.id != 0 && b.id != 0 && a.low == b.low {
-		v.id = j.name(j.ids, pair{a.id, b.id, a.delta - b.delta})
+		v.id = j.name(pair{a: a.id, b: b.id, delta: a.delta - b.delta})
 		v.delta, v.low = a.delta, a.low
 	}
 	return v
@@ -177,29 +185,32 @@ func (j *joiner) number(a, b bound.Scalar) bound.Scalar {
 }
 
 // name finds the identity of a pair. Negative ones are the same everywhere.
-func (j *joiner) name(names map[pair]int32, p pair) int32 {
+func (j *joiner) name(p pair) int32 {
 	if p.a < 0 || p.b < 0 {
 		if p.a == p.b {
 			return p.a
 		}
 		return 0
 	}
-	if n, ok := names[p]; ok {
-		return n
+	for i := range j.names {
+		if j.names[i].pair == p {
+			return j.names[i].name
+		}
 	}
 	n := j.unshared(p.a)
-	names[p] = n
+	j.names[len(j.names)-1].pair = p
 	return n
 }
 
 // unshared is an identity that nothing else has yet: the given one if it is
 // still free.
 func (j *joiner) unshared(n int32) int32 {
-	if n <= 0 || j.taken[n] {
+	taken := slices.ContainsFunc(j.names, func(o naming) bool { return o.name == n })
+	if n <= 0 || taken {
 		j.next++
 		n = j.next
 	}
-	j.taken[n] = true
+	j.names = append(j.names, naming{name: n})
 	return n
 }
 
