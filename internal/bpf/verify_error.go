@@ -63,7 +63,11 @@ func (v *verifier) explain(r *rejection) error {
 // program knows: the line of the last instruction up to it that has one.
 func (p *Program) source(at int) string {
 	for i := at; i >= 0; i-- {
-		if s := p.Insns[i].Source(); s != nil {
+		switch s := p.Insns[i].Source().(type) {
+		case nil:
+		case sourceLine:
+			return fmt.Sprintf("%s:%d: %s", s.FileName(), s.LineNumber(), strings.TrimSpace(s.Line()))
+		default:
 			return strings.TrimSpace(s.String())
 		}
 		if p.Insns[i].Symbol() != "" {
@@ -71,6 +75,13 @@ func (p *Program) source(at int) string {
 		}
 	}
 	return ""
+}
+
+// sourceLine is a line of BTF's line information, as package btf has it.
+type sourceLine interface {
+	FileName() string
+	LineNumber() uint32
+	Line() string
 }
 
 // stateText describes the running function's registers and stack as the

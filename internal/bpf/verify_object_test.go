@@ -1,6 +1,9 @@
 package bpf
 
 import (
+	"errors"
+	"fmt"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
@@ -90,4 +93,38 @@ func TestVerifyObjects(t *testing.T) {
 		}
 	}
 	t.Logf("%d programs", programs)
+}
+
+// TestRefusedObjects verifies programs of which each is refused at the line of
+// its source that says so.
+func TestRefusedObjects(t *testing.T) {
+	const source = "testdata/refused.c"
+	text, err := os.ReadFile(source)
+	if err != nil {
+		t.Fatal(err)
+	}
+	wants := map[string]int{} // "line: word"
+	for i, line := range strings.Split(string(text), "\n") {
+		if _, word, ok := strings.Cut(line, "/* want "); ok {
+			wants[fmt.Sprintf("%d: %s", i+1, strings.TrimSuffix(word, " */"))]++
+		}
+	}
+	for _, p := range objectPrograms(t, compileObject(t, source, "v3")) {
+		_, err := verify(p, options{missing: true})
+		var e *InsnError
+		if !errors.As(err, &e) {
+			t.Errorf("%s: %v", p.Name, err)
+			continue
+		}
+		_, line, _ := strings.Cut(e.Source, "refused.c:")
+		line, _, _ = strings.Cut(line, ":")
+		if got := fmt.Sprintf("%s: %s", line, e.Word); wants[got] == 0 {
+			t.Errorf("%s is refused at %s\n%v", p.Name, got, err)
+		} else {
+			delete(wants, got)
+		}
+	}
+	for want := range wants {
+		t.Errorf("nothing is refused at %s", want)
+	}
 }
