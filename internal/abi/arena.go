@@ -82,6 +82,9 @@ const (
 	RecPayload = 16
 )
 
+// RecTrace is what a record of trace_printk has for the number of its map plus one.
+const RecTrace = 0xffff
+
 // MaxRecord is the largest record, in bytes.
 const MaxRecord = 4096
 

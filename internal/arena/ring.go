@@ -12,9 +12,12 @@ import (
 type Record struct {
 	TSC     uint64 // when it was reserved, in ticks of the time stamp counter
 	Slot    int
-	Map     int    // the map that it was written to, -1 for the script's own events
+	Map     int    // the map that it was written to, TraceMap, or -1 for the script's own events
 	Payload []byte // the tracer's own copy
 }
+
+// TraceMap is the map of what trace_printk writes, in the form of bpf.FormatTrace.
+const TraceMap = abi.RecTrace - 1
 
 // ringState is where the tracer is in a ring. The copy of the tail in the arena
 // only tells the producer how much room there is.
@@ -69,7 +72,7 @@ func (a *Arena) record(base, pos, avail uint64, slot int) (uint64, bool) {
 	}
 	header := a.ringWord(base, pos+abi.RecSize)
 	size, number, pad := uint64(uint32(header)), int(uint16(header>>32)), header>>48
-	if size%8 != 0 || size < abi.RecPayload || size > min(avail, abi.MaxRecord) || pad > min(7, size-abi.RecPayload) || number > len(a.layout.Maps) {
+	if size%8 != 0 || size < abi.RecPayload || size > min(avail, abi.MaxRecord) || pad > min(7, size-abi.RecPayload) || number > len(a.layout.Maps) && number != abi.RecTrace {
 		return 0, false
 	}
 	rec := Record{TSC: a.ringWord(base, pos+abi.RecTSC), Slot: slot, Map: number - 1, Payload: make([]byte, size-abi.RecPayload)}

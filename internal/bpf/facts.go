@@ -40,6 +40,12 @@ func (f *Facts) Record(p Value) (Reserved, bool) {
 	return Reserved{}, false
 }
 
+// RecordOf finds the record that instruction i takes a place for.
+func (f *Facts) RecordOf(i int) (Reserved, bool) {
+	r, ok := f.records[i]
+	return r, ok
+}
+
 // Reserve is how many bytes function fn needs below its stack for records.
 func (f *Facts) Reserve(fn int) int { return f.reserve[fn] }
 

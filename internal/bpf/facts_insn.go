@@ -149,6 +149,12 @@ func (a *analyser) helper(id asm.BuiltinFunc) {
 		result = Value{Kind: PidTgid}
 	case asm.FnRingbufReserve:
 		result = a.record()
+	case asm.FnTracePrintk:
+		a.trace(3)
+	case asm.FnTraceVprintk:
+		if size := a.reg(asm.R4); size.Known {
+			a.trace(size.Const / 8)
+		}
 	case HelperMapCell, asm.FnMapLookupElem:
 		result = a.cell()
 	}
@@ -192,10 +198,24 @@ func (a *analyser) record() Value {
 	if ring.Kind != MapRef || !size.Known || size.Const == 0 || size.Const > abi.MaxRecord {
 		return a.some()
 	}
+	return a.place(int(ring.Map), int(size.Const))
+}
+
+// trace takes a place for the record of a trace_printk of so many arguments.
+func (a *analyser) trace(args uint64) {
+	format := a.reg(asm.R2)
+	if _, ok := a.records[a.at]; ok || !format.Known || format.Const == 0 || format.Const > maxTraceFormat || args > maxTraceArgs {
+		return
+	}
+	a.place(TraceMap, int(traceHeader+8*args+format.Const))
+}
+
+// place takes a place for a record.
+func (a *analyser) place(ring, size int) Value {
 	f := &a.code.Funcs[a.fn]
-	a.reserve[a.fn] += int(size.Const+7) &^ 7
+	a.reserve[a.fn] += (size + 7) &^ 7
 	at := Value{Kind: Stack, Func: int32(a.fn), Off: -int32((f.Stack+7)&^7 + a.reserve[a.fn])}
-	a.records[a.at] = Reserved{int(ring.Map), int(size.Const), at}
+	a.records[a.at] = Reserved{ring, size, at}
 	return at
 }
 

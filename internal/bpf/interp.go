@@ -314,6 +314,9 @@ func (x *run) call(id asm.BuiltinFunc) (more bool, err error) {
 		return false, x.fail(ErrInvalid, "%s", reason)
 	}
 	for i := range h.NumArgs() {
+		if h.Args[i] == ArgOptional {
+			continue
+		}
 		if _, err := x.get(asm.R1 + asm.Register(i)); err != nil {
 			return false, err
 		}

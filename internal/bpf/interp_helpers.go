@@ -52,6 +52,8 @@ func (x *run) helper(h *Helper) (uint64, error) {
 		return x.output(asm.R1, asm.R2, asm.R3)
 	case asm.FnPerfEventOutput:
 		return x.output(asm.R2, asm.R4, asm.R5)
+	case asm.FnTracePrintk, asm.FnTraceVprintk:
+		return x.trace(h.ID == asm.FnTraceVprintk)
 	case asm.FnRingbufReserve:
 		return x.reserve()
 	case asm.FnRingbufSubmit, asm.FnRingbufDiscard:

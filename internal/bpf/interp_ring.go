@@ -68,3 +68,33 @@ func (x *run) submit(keep bool) error {
 	}
 	return nil
 }
+
+// trace is trace_printk, or trace_vprintk. An argument that was not written is 0.
+func (x *run) trace(array bool) (uint64, error) {
+	format, err := x.bytes(x.r[asm.R1], int(uint32(x.r[asm.R2])), false)
+	if err != nil {
+		return 0, err
+	}
+	var args []uint64
+	if array {
+		data, err := x.bytes(x.r[asm.R3], int(uint32(x.r[asm.R4])), false)
+		if err != nil && x.r[asm.R4] != 0 {
+			return 0, err
+		}
+		for ; len(data) >= 8; data = data[8:] {
+			args = append(args, loadBytes(data, 8))
+		}
+	} else {
+		for r := asm.R3; r <= asm.R5; r++ {
+			v := uint64(0)
+			if x.have>>r&1 != 0 {
+				v = x.r[r]
+			}
+			args = append(args, v)
+		}
+	}
+	if len(format) == 0 || len(format) > maxTraceFormat || len(args) > maxTraceArgs {
+		return 0, x.fail(ErrAccess, "a format of %d bytes with %d arguments", len(format), len(args))
+	}
+	return x.emit(TraceMap, tracePayload(format, args)), nil
+}

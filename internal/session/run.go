@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"trapless/internal/arena"
+	"trapless/internal/bpf"
 	"trapless/internal/lang"
 	"trapless/internal/proc"
 	"trapless/internal/ptrace"
@@ -201,8 +203,22 @@ func (s *Session) runKind(k lang.ProbeKind) error {
 // drain handles the events that are due.
 func (s *Session) drain(all bool) {
 	for _, r := range s.target.Arena().Drain(all) {
+		if r.Map == arena.TraceMap {
+			s.trace(r.Payload)
+			continue
+		}
 		s.event(r.Payload)
 	}
+}
+
+// trace tells what a program wrote by trace_printk.
+func (s *Session) trace(payload []byte) {
+	text, err := bpf.FormatTrace(payload)
+	if err != nil {
+		s.config.Warn("%v: the target wrote over its ring", err)
+		return
+	}
+	s.config.Warn("%s", strings.TrimSuffix(text, "\n"))
 }
 
 // ownEvent takes an event of a program that runs in the tracer. Events of the

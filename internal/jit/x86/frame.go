@@ -206,8 +206,8 @@ func (u *unit) touches(o *op, f func(p bpf.Value, size int)) {
 	case bpf.CallHelper:
 		u.reads(o, f)
 		u.writes(o, f)
-		if r, ok := u.progs[o.prog].facts.Record(o.result); ok && isCall(in, bpfasm.FnRingbufReserve) {
-			f(r.At, r.Size)
+		if o.record.Size != 0 {
+			f(o.record.At, o.record.Size)
 		}
 	}
 }

@@ -299,6 +299,8 @@ func (g *generator) op(i int) {
 		case bpfasm.FnRingbufSubmit:
 			g.submit(o)
 		case bpfasm.FnRingbufDiscard:
+		case bpfasm.FnTracePrintk, bpfasm.FnTraceVprintk:
+			g.trace(o)
 		default:
 			g.helper(o)
 		}

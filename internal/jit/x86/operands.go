@@ -232,7 +232,8 @@ func (u *unit) callOperands(o *op) error {
 		return u.loopOperands(o)
 	case bpf.HelperExit:
 		o.temps = vars(temp1)
-	case bpf.HelperRingbufOutput, bpfasm.FnRingbufReserve, bpfasm.FnRingbufSubmit, bpfasm.FnRingbufDiscard, bpfasm.FnPerfEventOutput:
+	case bpf.HelperRingbufOutput, bpfasm.FnRingbufReserve, bpfasm.FnRingbufSubmit, bpfasm.FnRingbufDiscard, bpfasm.FnPerfEventOutput,
+		bpfasm.FnTracePrintk, bpfasm.FnTraceVprintk:
 		return u.ringOperands(o)
 	case bpf.HelperMapCell:
 		if o.val(bpfasm.R1).Kind != bpf.MapRef {

@@ -30,7 +30,24 @@ func records(r *rand.Rand) *bpf.Program {
 	}
 	ring := func() int { return 3 * r.IntN(2) }
 	for i := range 1 + r.IntN(5) {
-		switch r.IntN(4) {
+		switch r.IntN(6) {
+		case 4: // a format of any size, on the stack or in a value
+			at, off := bpfasm.R10, int32(-64)
+			if r.IntN(2) == 0 {
+				add(bpfasm.StoreImm(bpfasm.R10, -68, 1, bpfasm.Word), bpf.LoadMap(bpfasm.R1, 2), bpfasm.Mov.Reg(bpfasm.R2, bpfasm.R10), bpfasm.Add.Imm(bpfasm.R2, -68),
+					bpfasm.FnMapLookupElem.Call(), bpfasm.JEq.Imm(bpfasm.R0, 0, fmt.Sprint("text", i)))
+				at, off = bpfasm.R0, 0
+			}
+			add(bpfasm.Mov.Reg(bpfasm.R1, at), bpfasm.Add.Imm(bpfasm.R1, off), bpfasm.Mov.Imm(bpfasm.R2, int32(1+r.IntN(29))))
+			add([]bpfasm.Instruction{bpfasm.Mov.Imm(bpfasm.R3, -7), bpfasm.LoadMem(bpfasm.R3, bpfasm.R6, bpf.PtRegsDI, bpfasm.DWord)}[r.IntN(2)])
+			if r.IntN(2) == 0 {
+				add(bpfasm.Mov.Reg(bpfasm.R4, bpfasm.R9))
+			}
+			add(bpfasm.FnTracePrintk.Call(), bpfasm.Add.Reg(bpfasm.R9, bpfasm.R0), bpfasm.Mov.Imm(bpfasm.R1, 0).WithSymbol(fmt.Sprint("text", i)))
+		case 5:
+			add(bpfasm.Mov.Reg(bpfasm.R1, bpfasm.R10), bpfasm.Add.Imm(bpfasm.R1, -64), bpfasm.Mov.Imm(bpfasm.R2, int32(1+r.IntN(20))),
+				bpfasm.Mov.Reg(bpfasm.R3, bpfasm.R10), bpfasm.Add.Imm(bpfasm.R3, -48), bpfasm.Mov.Imm(bpfasm.R4, 8*int32(r.IntN(5))),
+				bpfasm.FnTraceVprintk.Call(), bpfasm.Add.Reg(bpfasm.R9, bpfasm.R0))
 		case 0:
 			size := 1 + r.IntN(40)
 			add(bpf.LoadMap(bpfasm.R1, ring()), bpfasm.Mov.Imm(bpfasm.R2, int32(size)), bpfasm.Mov.Imm(bpfasm.R3, 0),

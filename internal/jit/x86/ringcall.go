@@ -33,6 +33,8 @@ func (u *unit) ringOperands(o *op) error {
 		return u.outputOperands(o, bpfasm.R1, bpfasm.R2, bpfasm.R3)
 	case bpfasm.FnPerfEventOutput:
 		return u.outputOperands(o, bpfasm.R2, bpfasm.R4, bpfasm.R5)
+	case bpfasm.FnTracePrintk, bpfasm.FnTraceVprintk:
+		return u.traceOperands(o)
 	}
 	return nil
 }
@@ -76,8 +78,7 @@ const unrolledClear = 128
 // reserve emits ringbuf_reserve: it clears the record's place, in which the
 // target may have left anything.
 func (g *generator) reserve(o *op) {
-	r, _ := g.progs[o.prog].facts.Record(o.result)
-	size := int32(r.Size+7) &^ 7
+	size := int32(o.record.Size+7) &^ 7
 	at := func(off int32) asm.Mem {
 		p := o.result
 		p.Off += off

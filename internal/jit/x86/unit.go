@@ -87,11 +87,12 @@ type op struct {
 	callee int // the function that a call leads to
 	charge int // the fuel that it takes to go to target, or next without one, or to call
 
-	begins  bool // it begins a program
-	hit     int  // it counts a hit, as this counter of the probe's less one
-	returns bool // it leaves r0 as the unit's result
-	arg     int  // it loads this argument of a routine, if it is not 0
-	stops   bool // it does not come to an end: a function that it calls runs out of fuel
+	begins  bool         // it begins a program
+	hit     int          // it counts a hit, as this counter of the probe's less one
+	returns bool         // it leaves r0 as the unit's result
+	record  bpf.Reserved // the place of the record that it takes one for
+	arg     int          // it loads this argument of a routine, if it is not 0
+	stops   bool         // it does not come to an end: a function that it calls runs out of fuel
 
 	key    key  // of a HelperMapCell call
 	lookup bool // the slot's address is not known yet on some path
@@ -257,6 +258,7 @@ func (u *unit) addInsns(n, fn int, f *bpf.Func) {
 		in := &p.facts.Insns[i]
 		o := op{in: in, before: p.facts.Before(i), result: p.facts.Result(i), branch: p.facts.Branch(i), prog: n, fn: fn, next: i + shift + 1, target: -1}
 		o.charge = code.Charge(i)
+		o.record, _ = p.facts.RecordOf(i)
 		switch {
 		case code.Ends(i) && fn == 0:
 			o.next = p.next

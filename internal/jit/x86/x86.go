@@ -244,7 +244,8 @@ func checkEnv(progs []*bpf.Verified, env *Env) error {
 
 func usesRing(p *bpf.Verified) bool {
 	for _, in := range p.Code().Insns {
-		if isCall(&in, bpf.HelperRingbufOutput) || isCall(&in, bpfasm.FnRingbufSubmit) || isCall(&in, bpfasm.FnPerfEventOutput) {
+		if isCall(&in, bpf.HelperRingbufOutput) || isCall(&in, bpfasm.FnRingbufSubmit) || isCall(&in, bpfasm.FnPerfEventOutput) ||
+			isCall(&in, bpfasm.FnTracePrintk) || isCall(&in, bpfasm.FnTraceVprintk) {
 			return true
 		}
 	}
