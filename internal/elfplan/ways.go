@@ -269,6 +269,9 @@ func (m *Module) tablesOf(fn image.Func) outward {
 	if o, ok := m.ways.outward[fn.Start]; ok {
 		return o
 	}
+	if m.ways.sweep.Straight(m.Bias.Range(fn.Range)) {
+		return outward{known: true}
+	}
 	var o outward
 	if f, err := m.Func(fn); err == nil {
 		m.enter(f)

@@ -40,6 +40,7 @@ type Sweep struct {
 	starts []abi.Addr
 	called marks
 	taken  marks
+	jumpy  marks // functions with indirect jumps, or with bytes that are no code
 	fixed  bool      // constants may be addresses
 	code   abi.Range // where code lies
 	stubs  []abi.Range
@@ -53,7 +54,7 @@ type Sweep struct {
 // fixed address, so that code may hold its addresses as constants. In stubs lie
 // the jumps to functions of other modules.
 func NewSweep(starts []abi.Addr, code abi.Range, fixed bool, stubs []abi.Range) *Sweep {
-	return &Sweep{starts: starts, called: newMarks(len(starts) + 1), taken: newMarks(len(starts) + 1),
+	return &Sweep{starts: starts, called: newMarks(len(starts) + 1), taken: newMarks(len(starts) + 1), jumpy: newMarks(len(starts) + 1),
 		code: code, fixed: fixed, stubs: stubs}
 }
 
@@ -78,7 +79,9 @@ func (s *Sweep) Read(at abi.Addr, code []byte) {
 		if next < len(s.starts) && s.starts[next]-at < abi.Addr(size) {
 			size = int(s.starts[next] - at)
 		}
-		s.function(at, code[:size], code)
+		if s.function(at, code[:size], code) && next > 0 {
+			s.jumpy.add(next - 1)
+		}
 		at, code = at+abi.Addr(size), code[size:]
 		next++
 	}
@@ -135,8 +138,9 @@ func (s *Sweep) flagsAway() bool { return s == nil || len(s.flags.reading) > 0 }
 func (s *Sweep) flagsLeft() bool { return s == nil || len(s.flags.left) > 0 }
 
 // function reads what lies between two starts. more are the bytes from the first
-// start on: an instruction that ends behind the second start makes no sense.
-func (s *Sweep) function(start abi.Addr, code, more []byte) {
+// start on: an instruction that ends behind the second start makes no sense. It
+// reports indirect jumps, and bytes that are no code.
+func (s *Sweep) function(start abi.Addr, code, more []byte) (jumpy bool) {
 	end := start + abi.Addr(len(code))
 	t := tail{endless: true}
 	s.flags.enter(start)
@@ -145,13 +149,15 @@ func (s *Sweep) function(start abi.Addr, code, more []byte) {
 		if err != nil {
 			off++
 			t = tail{}
+			jumpy = true
 			continue
 		}
 		if off+int(in.Len) > len(code) {
-			return
+			return true
 		}
 		at := start + abi.Addr(off)
 		off += int(in.Len)
+		jumpy = jumpy || in.Branch == insn.BranchJmpInd && !in.RIPRel()
 		s.flags.pass(&in, at)
 		t.pass(&in, at, start, end)
 		if in.Branch != insn.BranchNone || in.ImmLen >= 4 || in.DispLen == 4 && isLea(&in) {
@@ -167,6 +173,17 @@ func (s *Sweep) function(start abi.Addr, code, more []byte) {
 	if t.endless && (t.callee != 0 && t.padded || t.stops) {
 		s.NoReturn = append(s.NoReturn, start)
 	}
+	return jumpy
+}
+
+// Straight reports whether all of a function's code was understood and none of
+// it is an indirect jump, but for those through slots in memory.
+func (s *Sweep) Straight(r abi.Range) bool {
+	i, ok := slices.BinarySearch(s.starts, r.Start)
+	for ; ok && i < len(s.starts) && s.starts[i] < r.End; i++ {
+		ok = !s.jumpy.has(i)
+	}
+	return ok
 }
 
 // tail is what is known of a function's end.

@@ -35,6 +35,21 @@ func TestSweep(t *testing.T) {
 	}
 }
 
+func TestStraight(t *testing.T) {
+	for code, want := range map[string]bool{
+		"31c0 c3": true, "ff2500100000": true, "ffe0": false, "ff24c500100000": false, "06 c3": false,
+		"31c0 90909090909090909090909090909090909090909090909090909090 48b8": false, // it runs into the next one
+	} {
+		_, s := swept("c3", code, "c3")
+		if got := s.Straight(abi.Range{Start: base + 32, End: base + 64}); got != want || !s.Straight(abi.Range{Start: base, End: base + 32}) {
+			t.Errorf("%s: %v", code, got)
+		}
+		if s.Straight(abi.Range{Start: base, End: base + 96}) != want || s.Straight(abi.Range{Start: base + 1, End: base + 32}) {
+			t.Errorf("%s: of all functions, or of none", code)
+		}
+	}
+}
+
 // TestStubsAreOfOtherModules: a jump to a stub is no jump into this module's code.
 func TestStubsAreOfOtherModules(t *testing.T) {
 	code := abi.Range{Start: base, End: base + 0x40}
