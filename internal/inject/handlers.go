@@ -67,6 +67,7 @@ const (
 
 	ucontextRIP   = 40 + 16*8 // uc_mcontext.gregs[REG_RIP] in struct ucontext
 	ucontextRSP   = 40 + 15*8 // REG_RSP
+	siginfoAddr   = 16        // si_addr
 	siginfoCode   = 8         // si_code; positive when the kernel raised the signal
 	codeKernel    = 0x80      // SI_KERNEL: the si_code of an int3
 	sysSigaction  = 13
@@ -146,6 +147,10 @@ func (h *handlerAsm) emitDispatch() {
 	h.OpMI(x86.Add, 8, x86.At(x86.RDX, ucontextRSP), 8)
 	h.Bind(moved)
 	h.Store(8, x86.At(x86.RDX, ucontextRIP), x86.RCX)
+	// SIGFPE tells the instruction's address a second time (sigaction(2), si_addr).
+	h.OpRM(x86.Cmp, 8, x86.RAX, x86.At(x86.RSI, siginfoAddr))
+	h.Jcc(x86.NE, h.chain)
+	h.Store(8, x86.At(x86.RSI, siginfoAddr), x86.RCX)
 }
 
 // column is the offset of a table's address in an entry of the directory.

@@ -45,6 +45,10 @@ func handlerScene(t *testing.T) []byte {
 	a.Push(x86.RAX)
 	callMoved := a.PC()
 	a.JmpMem(x86.At(x86.RAX, 0))
+	divideAt := a.PC()
+	a.OpRR(x86.Xor, 4, x86.RCX, x86.RCX)
+	divideMoved := a.PC()
+	a.Raw(0xf7, 0xf1) // div %ecx
 	foreignInt3 := a.PC()
 	a.Int3()
 	returns(44)
@@ -70,7 +74,7 @@ func handlerScene(t *testing.T) []byte {
 			t.Fatal(err)
 		}
 	}
-	if err := ts.enter(t.Context(), faultTable, []pair{{faultMoved, faultOrig}}); err != nil {
+	if err := ts.enter(t.Context(), faultTable, []pair{{faultMoved, faultOrig}, {divideMoved, faultOrig}}); err != nil {
 		t.Fatal(err)
 	}
 	if err := ts.enter(t.Context(), pushedTable, []pair{{callMoved, faultOrig}}); err != nil {
@@ -84,7 +88,7 @@ func handlerScene(t *testing.T) []byte {
 	}
 	var out bytes.Buffer
 	for _, v := range []abi.Addr{base, size, data, handler, restorer, base + 0x2000,
-		int3At, illAt, faultAt, callAt, faultOrig, foreignInt3, foreignIll, wasInt3, wasGone} {
+		int3At, illAt, faultAt, callAt, divideAt, faultOrig, foreignInt3, foreignIll, wasInt3, wasGone} {
 		out.Write(binary.LittleEndian.AppendUint64(nil, uint64(v)))
 	}
 	out.Write(region)
@@ -152,6 +156,7 @@ func TestHandlersInAProcess(t *testing.T) {
 		{"boundaries", 0},
 		{"boundaries-beside-a-handler", 0},
 		{"fault-is-reported-at-its-own-address", 0},
+		{"division-is-reported-at-its-own-address", 0},
 		{"fault-of-a-call-that-has-pushed", 0},
 		{"foreign-trap-goes-to-the-target", 0},
 		{"own-trap-where-ours-was", 0},

@@ -24,6 +24,7 @@ struct head {
 	uint64_t ill_boundary;  // 06 at a boundary, moved: returns 43
 	uint64_t fault;         // moved load from NULL, whose original address is fault_orig
 	uint64_t call_fault;    // moved call through NULL that has pushed, whose original address is fault_orig, too
+	uint64_t divide;        // moved division by zero, whose original address is fault_orig, too
 	uint64_t fault_orig;
 	uint64_t foreign_int3; // int3 that nobody knows, then returns 44
 	uint64_t foreign_ill;  // ud2 that nobody knows
@@ -61,7 +62,7 @@ static void install_all(void)
 }
 
 static volatile int calls;
-static volatile uint64_t seen_rip, seen_rsp, seen_mask;
+static volatile uint64_t seen_rip, seen_rsp, seen_mask, seen_addr;
 static sigjmp_buf escape;
 
 static uint64_t mask_now(void)
@@ -73,10 +74,11 @@ static uint64_t mask_now(void)
 
 static void note(int sig, siginfo_t *info, void *ctx)
 {
-	(void)sig; (void)info;
+	(void)sig;
 	calls++;
 	seen_rip = ((ucontext_t *)ctx)->uc_mcontext.gregs[REG_RIP];
 	seen_rsp = ((ucontext_t *)ctx)->uc_mcontext.gregs[REG_RSP];
+	seen_addr = (uint64_t)info->si_addr;
 	seen_mask = mask_now();
 }
 
@@ -119,8 +121,15 @@ static int run(const char *c)
 		install_all();
 		if (!sigsetjmp(escape, 1)) call(h.fault);
 		want(calls == 1 && seen_rip == h.fault_orig, "address of the fault");
+		want(seen_addr == 0, "si_addr, the address that was read");
 		want(traps == 0, "a fault is no trap");
 		want(seen_mask == (bit(SIGSEGV) | bit(SIGUSR2)), "mask in the handler");
+	} else if (!strcmp(c, "division-is-reported-at-its-own-address")) {
+		action(SIGFPE, note_and_leave, 0);
+		install_all();
+		if (!sigsetjmp(escape, 1)) call(h.divide);
+		want(calls == 1 && seen_rip == h.fault_orig, "address of the division");
+		want(seen_addr == h.fault_orig, "si_addr of the division");
 	} else if (!strcmp(c, "fault-of-a-call-that-has-pushed")) {
 		volatile uint64_t rsp;
 		action(SIGSEGV, note_and_leave, 0);
