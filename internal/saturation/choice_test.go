@@ -11,6 +11,7 @@ import (
 type choice struct {
 	every int
 	seed  uint64
+	only  string // how the names of functions begin, "" for all
 }
 
 func (c choice) takes(p place) bool {
@@ -22,4 +23,10 @@ func (c choice) takes(p place) bool {
 	return h.Sum64()>>20%uint64(c.every) == 0
 }
 
-func (c choice) String() string { return fmt.Sprintf("one of %d, seed %d", c.every, c.seed) }
+func (c choice) String() string {
+	text := fmt.Sprintf("one of %d, seed %d", c.every, c.seed)
+	if c.only != "" {
+		text += ", " + c.only
+	}
+	return text
+}

@@ -95,15 +95,15 @@ func TestSaturated(t *testing.T) {
 func (p *program) choices(seed uint64) []choice {
 	switch {
 	case long() && p.extra:
-		return []choice{{[]int{1, 2, 5, 20}[seed%4], seed}}
+		return []choice{{[]int{1, 2, 5, 20}[seed%4], seed, ""}}
 	case long():
-		return []choice{{1, 0}, {2, 1}, {3, 2}, {5, 3}, {20, 4}, {100, 5}, {1000, 6}}
+		return []choice{{1, 0, ""}, {2, 1, ""}, {3, 2, ""}, {5, 3, ""}, {20, 4, ""}, {100, 5, ""}, {1000, 6, ""}}
 	case p.extra:
 		return nil
 	case p.small:
-		return []choice{{1, 0}, {3, seed}}
+		return []choice{{1, 0, ""}, {3, seed, ""}}
 	}
-	return []choice{{20, seed}}
+	return []choice{{20, seed, ""}}
 }
 
 // short is the end of an output.

@@ -21,6 +21,7 @@ type service struct {
 	modules []string // besides its own file
 
 	build testkit.GoBuild // of a Go program
+	own   string          // how the names of its own functions begin, which are all probed
 	again string          // a line that makes it do what it does only when asked, "" for none
 }
 
@@ -36,10 +37,9 @@ func (s *service) compile(t *testing.T) string {
 
 // saturate probes a running service, gives it time to run into its probes, takes
 // them out, and compares its text with its files.
-func (s *service) saturate(t *testing.T, c choice, work time.Duration) *run {
+func (s *service) saturate(t *testing.T, c probing, work time.Duration) *run {
 	t.Helper()
-	path := s.compile(t)
-	p := testkit.StartCommand(t, exec.Command(path, s.args...))
+	p := testkit.StartCommand(t, exec.Command(s.compile(t), s.args...))
 	if line := p.Line(); strings.HasPrefix(line, "unavailable") {
 		t.Skip(line)
 	}
@@ -50,7 +50,7 @@ func (s *service) saturate(t *testing.T, c choice, work time.Duration) *run {
 		time.Sleep(work)
 	}
 	r := newRun()
-	if err := r.visit(p.Pid, append([]string{filepath.Base(path)}, s.modules...), c, meanwhile); err != nil {
+	if err := r.visit(p.Pid, c.modules, c.choice, meanwhile); err != nil {
 		if p.Ended() {
 			t.Fatalf("%v, %v\n%s", err, p.Wait(), p.Output())
 		}

@@ -2,6 +2,7 @@ package saturation
 
 import (
 	"fmt"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -22,10 +23,10 @@ func services() []*service {
 		{source: "blocking.c", modules: libc}, // system calls are restarted
 		{source: "unwind.cpp", modules: cxx},  // exceptions, backtraces, cancelled threads
 		{source: "rseq.c", modules: libc},     // restartable sequences
-		// All that Go's runtime system does; it recovers from faults and divisions.
-		{source: "goload.go", build: testkit.PureGo, args: []string{"profile"}, again: "burst 2"},
-		{source: "goload.go", build: testkit.GoPIE, again: "burst 2"},
-		{source: "gocgo.go", build: testkit.CGO, modules: libc, again: "burst 2"}, // C's threads in Go, and Go's in C
+		// All that Go's runtime system does. The functions of main recover from faults, divisions and panics.
+		{source: "goload.go", build: testkit.PureGo, args: []string{"profile"}, again: "burst 2", own: "main."},
+		{source: "goload.go", build: testkit.GoPIE, again: "burst 2", own: "main."},
+		{source: "gocgo.go", build: testkit.CGO, modules: libc, again: "burst 2", own: "main."}, // C's threads in Go, and Go's in C
 	}
 }
 
@@ -34,7 +35,7 @@ func services() []*service {
 func TestServices(t *testing.T) {
 	var sum total
 	for i, s := range services() {
-		for _, c := range serviceChoices(i) {
+		for _, c := range s.probings(t, uint64(i)) {
 			t.Run(fmt.Sprintf("%s, %v", s.name(), c), func(t *testing.T) {
 				r := s.saturate(t, c, 300*time.Millisecond)
 				t.Log(r)
@@ -48,9 +49,14 @@ func TestServices(t *testing.T) {
 	t.Log(&sum)
 }
 
-func serviceChoices(n int) []choice {
+// probings are what is probed of a service: all of its own functions, and some
+// of all that it runs.
+func (s *service) probings(t *testing.T, seed uint64) []probing {
+	own := []string{filepath.Base(s.compile(t))}
+	all := append(own, s.modules...)
+	list := []probing{{own, choice{1, 0, s.own}}, {all, choice{20, seed, ""}}}
 	if long() {
-		return []choice{{1, 0}, {2, 1}, {5, 2}, {20, 3}}
+		list = append(list, probing{all, choice{1, 0, ""}}, probing{all, choice{2, 1, ""}}, probing{all, choice{5, 2, ""}})
 	}
-	return []choice{{20, uint64(n)}}
+	return list
 }

@@ -21,9 +21,9 @@ import (
 // probings are what is probed of the target frames.
 func probings() []probing {
 	own := []string{"frames*"}
-	all := []probing{{own, choice{1, 0}}, {own, choice{3, 1}}, {append(own, "libc.so.6"), choice{50, 2}}}
+	all := []probing{{own, choice{1, 0, ""}}, {own, choice{3, 1, ""}}, {append(own, "libc.so.6"), choice{50, 2, ""}}}
 	if long() {
-		all = append(all, probing{append(own, "libc.so.6"), choice{1, 0}})
+		all = append(all, probing{append(own, "libc.so.6"), choice{1, 0, ""}})
 	}
 	return all
 }
