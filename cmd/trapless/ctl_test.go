@@ -44,7 +44,7 @@ func (p *running) status() trapless.Status {
 // them. The counts are those of the times in which each probe was enabled.
 func TestStatusAndControl(t *testing.T) {
 	p := startBusy(t)
-	r := p.attach(`work@ { @a = count(); } work@ /arg0 == 0/ { @b = count(); } work_push@ { @c = count(); }`)
+	r := p.attach(`work@ { @a = count(); } work@ /arg0 == 0/ { @b = count(); } work_push@ { @c = count(); }`, "--breakpoints")
 	p.call("work", 1600)
 	lines := p.ask("status")
 	line := `[0-9a-f]{16}  k  %s\+0x0  busy-\w+ \[OPTIMIZED\]  hits=%d missed=0\n`

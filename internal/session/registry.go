@@ -1,6 +1,7 @@
 package session
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 
@@ -205,6 +206,12 @@ func (r *registry) find(id int) (*Probe, error) {
 
 // refused lists the sites that are not probed, and why, once each.
 func (r *registry) refused() []Refused {
+	planner := map[*site]*plan.Refusal{}
+	for _, u := range r.units {
+		for _, refusal := range u.refused {
+			planner[u.named[refusal.Site]] = refusal
+		}
+	}
 	var out []Refused
 	for _, p := range r.patterns {
 		out = append(out, p.unclear...)
@@ -213,7 +220,7 @@ func (r *registry) refused() []Refused {
 	for _, p := range r.probes {
 		refusal := p.refusal
 		if refusal == nil {
-			refusal = p.site.refusal
+			refusal = cmp.Or(p.site.refusal, planner[p.site])
 		}
 		if refusal != nil && !seen[p.site] {
 			seen[p.site] = true
