@@ -40,7 +40,7 @@ type Sweep struct {
 	starts []abi.Addr
 	called marks
 	taken  marks
-	jumpy  marks // functions with indirect jumps, or with bytes that are no code
+	jumpy  marks     // functions with indirect jumps, or with bytes that are no code
 	fixed  bool      // constants may be addresses
 	code   abi.Range // where code lies
 	stubs  []abi.Range
