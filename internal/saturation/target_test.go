@@ -242,7 +242,36 @@ func (r *run) plan(pid int, mods []*module, c choice) (windows []planned, err er
 	if len(windows) == 0 {
 		return nil, errors.New("not one site can be probed")
 	}
-	return windows, nil
+	return windows, disjoint(windows)
+}
+
+// disjoint makes sure that no two windows change the same byte, but for those
+// that know of each other.
+func disjoint(windows []planned) error {
+	type span struct {
+		abi.Range
+		w *plan.Window
+	}
+	var spans []span
+	for _, w := range windows {
+		spans = append(spans, span{w.Range(), w.Window})
+		if w.Cave != 0 {
+			spans = append(spans, span{abi.Range{Start: w.Cave, End: w.Cave + 5}, w.Window})
+		}
+	}
+	slices.SortFunc(spans, func(x, y span) int { return cmp.Compare(x.Start, y.Start) })
+	for i, x := range spans {
+		for _, y := range spans[i+1:] {
+			if y.Start >= x.End {
+				break
+			}
+			if x.w != y.w.Host && y.w != x.w.Host {
+				return fmt.Errorf("the window at %v (%s, cave %v, %d sites) and that at %v (%s, cave %v, %d sites) both change %v",
+					x.w.Start, x.w.Tactic, x.w.Cave, len(x.w.Sites), y.w.Start, y.w.Tactic, y.w.Cave, len(y.w.Sites), y.Start)
+			}
+		}
+	}
+	return nil
 }
 
 // trapsBlocked names a thread that blocks a trap signal, "" if there is none.

@@ -18,7 +18,7 @@ struct state {
 };
 
 #define CELLS 128
-#define STACK 64
+#define STACK 4096 /* words: a signal may come while it is in use */
 static uint64_t cells[CELLS] __attribute__((aligned(64)));       /* what operands refer to */
 static uint64_t other_stack[STACK] __attribute__((aligned(64))); /* for a case that changes stacks */
 extern char callee[];
@@ -135,9 +135,9 @@ __asm__(".pushsection .bss\n.p2align 3\n"
 	X(stack_frame, ANY, "push %rbp\nmov %rsp, %rbp\nsub $24, %rsp\nmov %rax, -8(%rbp)\nmov -8(%rbp), %rdx\nleave\nret") \
 	X(stack_enter, ANY, "enter $32, $0\nmov %rax, (%rsp)\nmov (%rsp), %rdx\nleave\nret") \
 	X(stack_misaligned, ANY, "pushw %ax\nnop\ninc %eax\nmov (%rsp), %dx\npopw %cx\nret") \
-	X(stack_switched, ANY, "mov %rsp, %r8\nlea other_stack+512(%rip), %rsp\npush %rax\ncall callee\npop %rdx\n" \
+	X(stack_switched, ANY, "mov %rsp, %r8\nlea other_stack+32768(%rip), %rsp\npush %rax\ncall callee\npop %rdx\n" \
 		"mov %r8, %rsp\nxor %r8d, %r8d\nxor %r9d, %r9d\nret") \
-	X(stack_exchanged, ANY, "lea other_stack+512(%rip), %r8\nxchg %rsp, %r8\npush %rax\npop %rdx\nxchg %r8, %rsp\nxor %r8d, %r8d\nret") \
+	X(stack_exchanged, ANY, "lea other_stack+32768(%rip), %r8\nxchg %rsp, %r8\npush %rax\npop %rdx\nxchg %r8, %rsp\nxor %r8d, %r8d\nret") \
 	X(red_zone, ANY, "mov %rax, -8(%rsp)\nmov %rsi, -64(%rsp)\nmov %rcx, -128(%rsp)\nnop\ninc %eax\n" \
 		"xor -8(%rsp), %rdx\nadd -64(%rsp), %rdx\nsub -128(%rsp), %rdx\nret") \
 	X(red_zone_leaf, ANY, "movups %xmm1, -24(%rsp)\nnop\nnop\nmov -24(%rsp), %rax\nmov -16(%rsp), %rdx\nret") \
@@ -260,7 +260,7 @@ static void fill_cells(uint64_t random)
 {
 	for (int i = 0; i < CELLS; i++)
 		cells[i] = random = random * 6364136223846793005 + 1442695040888963407;
-	memset(other_stack, 0, sizeof other_stack);
+	memset(other_stack + STACK - 64, 0, 64 * sizeof other_stack[0]);
 	((uint32_t *)cells)[1] = 0x1f80; /* a valid mxcsr, and a float */
 	((uint16_t *)cells)[1] = 0x37f;  /* a valid x87 control word */
 }
