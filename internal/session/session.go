@@ -13,6 +13,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -110,6 +111,20 @@ func newSession(c Config) (*Session, error) {
 // Attach starts a session on a running process. On an error the process is as it
 // was.
 func Attach(ctx context.Context, pid int, c Config) (*Session, error) {
+	for try := 1; ; try++ {
+		s, err := attachOnce(ctx, pid, c)
+		taken := errors.Is(err, syscall.EEXIST) && !slices.ContainsFunc(c.Script.Probes, func(p lang.Probe) bool { return p.Kind == lang.Begin })
+		if err == nil || !taken || try == attachTries {
+			return s, err
+		}
+	}
+}
+
+// attachTries bounds how often Attach starts anew because the target has mapped
+// memory where a springboard was to lie. BEGIN must not run twice.
+const attachTries = 3
+
+func attachOnce(ctx context.Context, pid int, c Config) (*Session, error) {
 	s, err := newSession(c)
 	if err != nil {
 		return nil, err
