@@ -37,9 +37,10 @@ const (
 
 // More errors to compare with by errors.Is.
 var (
-	ErrEnded     = session.ErrEnded     // the session is over
-	ErrNoProbe   = session.ErrNoProbe   // there is no such probe
-	ErrNoSession = control.ErrNoSession // no session of ours is at work on the process
+	ErrEnded       = session.ErrEnded       // the session is over
+	ErrNoProbe     = session.ErrNoProbe     // there is no such probe
+	ErrBreakpoints = session.ErrBreakpoints // the session may not use any: Options.Breakpoints
+	ErrNoSession   = control.ErrNoSession   // no session of ours is at work on the process
 )
 
 // Serve lets other processes of the same user, and of root, ask for the session's

@@ -102,6 +102,7 @@ func TestControlRefuses(t *testing.T) {
 		"disable 77":             "77: no such probe",
 		"unregister x:work":      "x:work: no such probe",
 		"register nosuch":        "uprobe",
+		"optimize off":           "--breakpoints",
 		"register libc:nosuchfn": "nosuchfn",
 	} {
 		refused(t, exitFailed, want, append(append([]string{"ctl"}, strings.Fields(args)...), "-p", p.pid)...)

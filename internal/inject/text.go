@@ -18,10 +18,17 @@ var ErrText = errors.New("text is not as expected")
 // files reads the files behind a target's mappings, each opened once.
 type files struct {
 	pid  int
-	open map[uint64]*os.File // by start of the mapping
+	open map[fileKey]*os.File
 }
 
-func newFiles(pid int) *files { return &files{pid: pid, open: map[uint64]*os.File{}} }
+// fileKey is a mapping of a file.
+type fileKey struct {
+	start        abi.Addr
+	inode        uint64
+	major, minor uint32
+}
+
+func newFiles(pid int) *files { return &files{pid: pid, open: map[fileKey]*os.File{}} }
 
 func (f *files) Close() {
 	for _, file := range f.open {
@@ -55,13 +62,14 @@ func (f *files) read(maps proc.Maps, at abi.Addr, n int) ([]byte, error) {
 }
 
 func (f *files) readAt(m *proc.Mapping, p []byte, a abi.Addr) error {
-	file := f.open[uint64(m.Start)]
+	key := fileKey{m.Start, m.Inode, m.Major, m.Minor}
+	file := f.open[key]
 	if file == nil {
 		var err error
 		if file, err = proc.OpenMapped(f.pid, m); err != nil {
 			return err
 		}
-		f.open[uint64(m.Start)] = file
+		f.open[key] = file
 	}
 	_, err := file.ReadAt(p, int64(m.Offset)+int64(a-m.Start))
 	if errors.Is(err, io.EOF) {

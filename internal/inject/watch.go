@@ -64,6 +64,13 @@ func (t *Target) TextStands() (abi.Addr, bool) {
 	return 0, true
 }
 
+// Reverted reports whether the text has just the original bytes where the patch of
+// a detour should be: its file was mapped anew at the same place.
+func (t *Target) Reverted(d *Detour) bool {
+	cur := make([]byte, len(d.patch.New))
+	return t.mem.ReadAt(cur, d.patch.Addr) == nil && bytes.Equal(cur, d.patch.Old) && !bytes.Equal(cur, d.patch.New)
+}
+
 // different is the number of bytes in which texts of equal length differ.
 func different(a, b []byte) (n int) {
 	for i := range a {

@@ -19,6 +19,9 @@ import (
 // ErrEnded: the session is over.
 var ErrEnded = errors.New("the session has ended")
 
+// ErrBreakpoints: the session may not use breakpoints.
+var ErrBreakpoints = errors.New("breakpoints are not allowed, because one would kill a thread that blocks SIGTRAP; start the session with --breakpoints")
+
 // ErrNoProbe: there is no such probe.
 var ErrNoProbe = errors.New("no such probe")
 
@@ -194,12 +197,16 @@ func (s *Session) Armed() (armed, optimized bool) {
 }
 
 // Optimize lets sites have jumps (on), or breakpoints where they may have those:
-// not where code runs while the signals are blocked.
+// not where code runs while the signals are blocked. It fails with ErrBreakpoints
+// in a session that may not use any.
 func (s *Session) Optimize(ctx context.Context, on bool) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err := s.atWork(); err != nil {
 		return err
+	}
+	if !on && !s.config.Breakpoints {
+		return fmt.Errorf("process %d: %w", s.PID, ErrBreakpoints)
 	}
 	s.registry.optimize(on)
 	return s.apply(ctx)
@@ -212,7 +219,7 @@ func (s *Session) Probes() []ProbeInfo {
 	if s.registry == nil {
 		return nil
 	}
-	return s.infos(s.registry.probes)
+	return s.infos(slices.DeleteFunc(slices.Clone(s.registry.probes), func(p *Probe) bool { return p.pattern.internal }))
 }
 
 // atWork fails when the session is not.
@@ -272,7 +279,7 @@ func (s *Session) infos(probes []*Probe) []ProbeInfo {
 func (r *registry) info(p *Probe) ProbeInfo {
 	s := p.site
 	in := ProbeInfo{ID: p.ID, Addr: s.addr, Type: "k", Symbol: s.fn.Name(), Aliases: s.fn.Names, Module: s.module.path, Enabled: !p.disabled,
-		Offset: uint64(s.module.bias.VAddr(s.addr) - s.fn.Start), Program: p.pattern.index, Text: p.pattern.probe.Text}
+		Offset: uint64(s.at - s.fn.Start), Program: p.pattern.index, Text: p.pattern.probe.Text}
 	if asked := p.pattern.attach.Func; slices.Contains(s.fn.Names, asked) {
 		in.Symbol = asked
 	}

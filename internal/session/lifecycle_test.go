@@ -155,7 +155,9 @@ func TestSitesThatShareWindows(t *testing.T) {
 	for _, off := range offsets {
 		fmt.Fprintf(&src, "uprobe:%q:work_push+%d { @at%02d = count(); }\n", path, off, off)
 	}
-	s, _ := attach(t, p.Pid(), src.String())
+	c, _ := config(t, src.String())
+	c.Breakpoints = true
+	s := attachWith(t, p.Pid(), c)
 	ctx := t.Context()
 	r := rand.New(rand.NewPCG(1, 2))
 	ids := map[int]int{} // of the offset's number

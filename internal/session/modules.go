@@ -26,7 +26,9 @@ type module struct {
 	bias  image.Bias
 	elf   *elfplan.Module // of the three
 
+	stat   os.FileInfo        // as it was read
 	start  abi.Addr           // of the text's mapping
+	text   text               // that mapping
 	gone   bool               // it is not mapped at the moment
 	before map[abi.Addr]*unit // by where the next function starts: the one before it
 }
@@ -36,6 +38,8 @@ type modules struct {
 	pid    int
 	maps   proc.Maps
 	loaded map[abi.Addr]*module // by the start of the text mapping
+	gone   []*module            // that were loaded once
+	known  map[text]bool        // mappings that were there when it was looked last
 }
 
 func readModules(pid int) (*modules, error) {
@@ -43,11 +47,16 @@ func readModules(pid int) (*modules, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &modules{pid: pid, maps: maps, loaded: map[abi.Addr]*module{}}, nil
+	ms := &modules{pid: pid, maps: maps, loaded: map[abi.Addr]*module{}}
+	ms.noteTexts()
+	return ms, nil
 }
 
 func (ms *modules) Close() {
 	for _, m := range ms.loaded {
+		m.file.Close()
+	}
+	for _, m := range ms.gone {
 		m.file.Close()
 	}
 }
@@ -165,7 +174,43 @@ func (ms *modules) notMapped(a *lang.AttachPoint) error {
 	if len(names) > most {
 		names = append(names[:most], "...")
 	}
-	return fmt.Errorf("%s: process %d has not mapped %q; it has %s", a.Text, ms.pid, a.Path, strings.Join(names, ", "))
+	return fmt.Errorf("%s: process %d has %w %q; it has %s", a.Text, ms.pid, errNotMapped, a.Path, strings.Join(names, ", "))
+}
+
+// errNotMapped: the target may map the file later.
+var errNotMapped = errors.New("not mapped")
+
+// mayCome reports whether an attach point names a file that is not mapped but can
+// be loaded at any time: a library that there is.
+func (ms *modules) mayCome(a *lang.AttachPoint) bool {
+	if !strings.Contains(a.Path, "/") {
+		return false
+	}
+	abs, err := filepath.Abs(a.Path)
+	if err != nil {
+		return false
+	}
+	root := proc.Path(ms.pid, "root")
+	files := []string{root + abs}
+	if a.PathWildcard {
+		files, _ = filepath.Glob(root + abs) // a pattern that is none matches nothing
+	}
+	return slices.ContainsFunc(files, isLoadable)
+}
+
+// isLoadable reports whether a file is a shared library.
+func isLoadable(name string) bool {
+	f, err := os.Open(name)
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	st, err := f.Stat()
+	if err != nil || !st.Mode().IsRegular() {
+		return false
+	}
+	img, err := image.New(f, st.Size())
+	return err == nil && img.Kind != image.Exec && img.Interp == ""
 }
 
 func checkFile(pid int, name string) error {
@@ -200,7 +245,7 @@ func (ms *modules) load(m *proc.Mapping) (*module, error) {
 	if err != nil {
 		return nil, err
 	}
-	mod := &module{path: m.Path, file: f, start: m.Start, before: map[abi.Addr]*unit{}}
+	mod := &module{path: m.Path, file: f}
 	if err := mod.read(m); err != nil {
 		f.Close()
 		return nil, fmt.Errorf("%s: %w", m.Path, err)
@@ -214,10 +259,8 @@ func (mod *module) read(m *proc.Mapping) error {
 	if err != nil {
 		return err
 	}
+	mod.stat = st
 	if mod.image, err = image.New(mod.file, st.Size()); err != nil {
-		return err
-	}
-	if mod.bias, err = mod.image.BiasOf(m.Start, image.Offset(m.Offset), true); err != nil {
 		return err
 	}
 	if mod.funcs, err = mod.image.Functions(); err != nil {
@@ -226,6 +269,15 @@ func (mod *module) read(m *proc.Mapping) error {
 	if mod.funcs.GoProblem != nil {
 		return fmt.Errorf("a Go program of which it is not known what runs on goroutine stacks: %w", mod.funcs.GoProblem)
 	}
+	return mod.mappedAt(m)
+}
+
+// mappedAt notes where the module is now.
+func (mod *module) mappedAt(m *proc.Mapping) (err error) {
+	if mod.bias, err = mod.image.BiasOf(m.Start, image.Offset(m.Offset), true); err != nil {
+		return err
+	}
+	mod.start, mod.text, mod.gone, mod.before = m.Start, textOf(m), false, map[abi.Addr]*unit{}
 	mod.elf = &elfplan.Module{Image: mod.image, Funcs: mod.funcs, Bias: mod.bias}
 	return nil
 }

@@ -48,8 +48,12 @@ func (r *registry) unitOf(s *site) *unit {
 func (r *registry) plan() error {
 	var work []*unit
 	for u := range r.dirty {
-		if !u.mod.gone {
+		switch {
+		case !u.mod.gone:
 			work = append(work, u)
+		case len(u.named) == 0: // it does not matter any more whether it comes back
+			delete(r.dirty, u)
+			delete(r.units, siteKey{u.mod, u.fn.Start})
 		}
 	}
 	if len(work) == 0 {
@@ -84,6 +88,9 @@ func (r *registry) planUnit(u *unit) {
 	}
 	slices.Sort(addrs)
 	u.windows, u.refused = plan.Analyze(u.desc, addrs, u.facts)
+	for _, refusal := range u.refused {
+		u.named[refusal.Site].refusal = refusal
+	}
 	if r.boosted {
 		for _, w := range u.windows {
 			_ = w.Boost() // where that is not possible the jump stays

@@ -2,6 +2,7 @@ package session
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"slices"
 
@@ -48,7 +49,7 @@ type siteKey struct {
 	at  image.VAddr
 }
 
-func (s *site) key() siteKey { return siteKey{s.module, s.module.bias.VAddr(s.addr)} }
+func (s *site) key() siteKey { return siteKey{s.module, s.at} }
 
 // pattern is what was asked for at once: a program, where an attach point says.
 type pattern struct {
@@ -57,6 +58,7 @@ type pattern struct {
 	program  *bpf.Verified
 	index    int // of the program in the script
 	disabled bool
+	internal bool      // it is trapless's own, and not shown
 	unclear  []Refused // what has no site
 }
 
@@ -86,6 +88,10 @@ func (r *registry) add(patterns []*pattern) ([]*Probe, error) {
 	var added []*Probe
 	for _, p := range patterns {
 		found, unclear, err := r.ms.ofKind(p.probe, p.attach)
+		if errors.Is(err, errNotMapped) && r.ms.mayCome(p.attach) {
+			r.log("%v; it is probed when it is loaded", err)
+			err = nil
+		}
 		if err != nil {
 			r.remove(added)
 			return nil, err
@@ -218,6 +224,9 @@ func (r *registry) refused() []Refused {
 	}
 	seen := map[*site]bool{}
 	for _, p := range r.probes {
+		if p.pattern.internal {
+			continue
+		}
 		refusal := p.refusal
 		if refusal == nil {
 			refusal = cmp.Or(p.site.refusal, planner[p.site])
@@ -230,10 +239,14 @@ func (r *registry) refused() []Refused {
 	return out
 }
 
-// windows counts the windows that are planned.
+// windows counts the windows that are planned, but those of trapless's own.
 func (r *registry) windows() (n int) {
 	for _, u := range r.units {
-		n += len(u.windows)
+		for _, w := range u.windows {
+			if slices.ContainsFunc(u.sitesOf(w), (*site).shown) { // else it makes room for others
+				n++
+			}
+		}
 	}
 	return n
 }
@@ -249,10 +262,15 @@ func (r *registry) logDetours() {
 	}
 }
 
+// shown reports whether a site has probes that are not trapless's own.
+func (s *site) shown() bool {
+	return slices.ContainsFunc(s.probes, func(p *Probe) bool { return !p.pattern.internal })
+}
+
 // inPlace counts the sites that are patched.
 func (r *registry) inPlace() (n int) {
 	for _, s := range r.sites {
-		if s.detour != nil && s.detour.InPlace() {
+		if s.shown() && s.detour != nil && s.detour.InPlace() {
 			n++
 		}
 	}

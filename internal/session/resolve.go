@@ -13,7 +13,8 @@ import (
 
 // site is a place where programs are to run.
 type site struct {
-	addr   abi.Addr
+	addr   abi.Addr // at, where the module is mapped now
+	at     image.VAddr
 	name   string // function and offset, for people
 	module *module
 	fn     image.Func
@@ -30,8 +31,26 @@ type site struct {
 // ofKind finds the sites of one attach point of a probe.
 func (ms *modules) ofKind(p *lang.Probe, a *lang.AttachPoint) ([]*site, []Refused, error) {
 	entries, err := ms.sites(a)
-	if err != nil || p.Kind != lang.Uretprobe {
-		return entries, nil, err
+	if err != nil {
+		return nil, nil, err
+	}
+	return exitsOf(p, a, entries)
+}
+
+// ofKind is modules.ofKind for one module.
+func (mod *module) ofKind(p *lang.Probe, a *lang.AttachPoint) ([]*site, []Refused, error) {
+	entries, err := mod.sites(a)
+	if err != nil {
+		return nil, nil, err
+	}
+	return exitsOf(p, a, entries)
+}
+
+// exitsOf are the sites of a probe at functions' entries: they themselves, or the
+// functions' exits.
+func exitsOf(p *lang.Probe, a *lang.AttachPoint, entries []*site) ([]*site, []Refused, error) {
+	if p.Kind != lang.Uretprobe {
+		return entries, nil, nil
 	}
 	var good []*site
 	var bad []Refused
@@ -127,5 +146,6 @@ func (mod *module) site(fn image.Func, off uint64) *site {
 	if off != 0 {
 		name = fmt.Sprintf("%s+%d", name, off)
 	}
-	return &site{addr: mod.bias.Addr(fn.Start + image.VAddr(off)), name: name, module: mod, fn: fn}
+	at := fn.Start + image.VAddr(off)
+	return &site{addr: mod.bias.Addr(at), at: at, name: name, module: mod, fn: fn}
 }

@@ -103,7 +103,14 @@ func (s *Session) look(p *poller, now time.Time) bool {
 		p.clock = now.Add(clockTime)
 		s.target.Arena().Publish(s.clock, arena.ReadClock())
 	}
-	if now.After(p.health) {
+	due := now.After(p.health)
+	if err := s.lookAtLibraries(due); err != nil {
+		if gone(err) {
+			return true // the next look will show
+		}
+		s.config.Log("following the libraries: %v", err)
+	}
+	if due {
 		p.health = now.Add(pollHealth)
 		return s.healthy()
 	}

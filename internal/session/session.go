@@ -65,7 +65,8 @@ type Session struct {
 	traits   inject.Traits
 
 	registry *registry
-	views    []view // by map
+	watch    *loaderWatch // of libraries; nil if none can matter
+	views    []view       // by map
 	machine  *bpf.Machine
 	clock    *arena.Clock
 	refused  []Refused
@@ -202,6 +203,9 @@ func (s *Session) plan() error {
 	if _, err := s.registry.add(s.patterns()); err != nil {
 		return err
 	}
+	if err := s.watchLoader(); err != nil {
+		return err
+	}
 	if err := s.registry.plan(); err != nil {
 		return err
 	}
@@ -295,6 +299,11 @@ func (s *Session) arm(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if s.watch != nil && len(s.registry.refused()) > 0 { // perhaps because a library was just unloaded
+		if _, err := s.registry.refresh(); err != nil {
+			return err
+		}
+	}
 	s.refused, s.sites = s.registry.refused(), s.registry.inPlace()
 	s.registry.logDetours()
 	return s.checkRefusals(s.sites)
@@ -306,7 +315,7 @@ func (s *Session) layout(sites int) (*abi.Layout, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := abi.Config{Threads: len(threads), Probes: s.registry.counters.layOut(), Maps: s.config.Script.MapSpecs(), JournalSize: journalBase}
+	c := abi.Config{Threads: len(threads), Probes: s.registry.counters.layOut(), Maps: s.maps(), JournalSize: journalBase}
 	for need := uint64(sites) * journalPerSite; c.JournalSize < 2*need; {
 		c.JournalSize *= 2
 	}
@@ -314,6 +323,14 @@ func (s *Session) layout(sites int) (*abi.Layout, error) {
 		c.RingSize = ringSize
 	}
 	return abi.NewLayout(c)
+}
+
+// maps are those of the script, and ours.
+func (s *Session) maps() []abi.MapSpec {
+	if s.watch != nil {
+		return s.watch.maps
+	}
+	return s.config.Script.MapSpecs()
 }
 
 const (

@@ -1,7 +1,8 @@
 /*
- * dl LIBRARY [keep]: loads a library, calls its function library_work, unloads it and loads it again, again
- * and again, at other addresses as things come. With "keep" it stays loaded. Prints "loaded ADDRESS" each
- * time the address changes, at most 100 times.
+ * dl LIBRARY [keep | MS [GAP]]: loads a library, calls its function library_work for MS milliseconds (1),
+ * unloads it and, GAP milliseconds later (0), loads it again, again and again, at other addresses as things
+ * come. With "keep" it stays loaded.
+ * Prints "loaded ADDRESS" each time the address changes, at most 100 times.
  */
 #include "target.h"
 #include <dlfcn.h>
@@ -48,11 +49,13 @@ static void *wait_for_stop(void *arg)
 int main(int argc, char **argv)
 {
 	int keep = argc > 2 && strcmp(argv[2], "keep") == 0;
+	int ms = argc > 2 && !keep ? atoi(argv[2]) : 1;
+	int gap = argc > 3 ? atoi(argv[3]) : 0;
 	pthread_t waiter;
 	void *handle;
 	work *f;
 
-	CHECK(argc > 1, "usage: dl LIBRARY [keep]");
+	CHECK(argc > 1, "usage: dl LIBRARY [keep | MS [GAP]]");
 	setvbuf(stdout, NULL, _IOLBF, 0);
 	f = load(argv[1], &handle);
 	call(f);
@@ -61,13 +64,17 @@ int main(int argc, char **argv)
 	for (uint32_t random = 1; !target_stopping;) {
 		void *hole = MAP_FAILED;
 
-		call(f);
-		pause_ms(1);
+		for (int i = 0; i < ms; i++) {
+			call(f);
+			pause_ms(1);
+		}
 		if (keep)
 			continue;
 		CHECKED(0, dlclose(handle));
 		if (next_random(&random) % 2) /* something else takes the place */
 			hole = mmap((void *)((uintptr_t)f & ~4095ul), 4096, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+		if (gap)
+			pause_ms(gap);
 		f = load(argv[1], &handle);
 		if (hole != MAP_FAILED)
 			CHECKED(0, munmap(hole, 4096));

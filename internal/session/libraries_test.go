@@ -1,0 +1,136 @@
+package session
+
+import (
+	"context"
+	"fmt"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"trapless/internal/testkit"
+)
+
+// runFor lets a session run for a while and calls look now and then.
+func runFor(t *testing.T, s *Session, d time.Duration, look func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- s.Run(ctx) }()
+	for until := time.Now().Add(d); time.Now().Before(until); time.Sleep(time.Millisecond) {
+		look()
+	}
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}
+
+// TestLibraryComesAndGoes: a program loads and unloads a library all the time, at
+// places that change. Its probes go and come back with it.
+func TestLibraryComesAndGoes(t *testing.T) {
+	library := testkit.Compile(t, "dl_library.c", testkit.Shared)
+	p := startDL(t, library, "80", "60")
+	s, r := attach(t, p.Pid, fmt.Sprintf("uprobe:%q:library_work { @ = count(); } uretprobe:%q:library_work { @r = count(); }", library, library))
+	states := map[State]int{}
+	addrs := map[string]bool{}
+	runFor(t, s, time.Duration(rounds(3))*time.Second, func() {
+		for _, info := range s.Probes() {
+			states[info.State]++
+			if info.State == Optimized {
+				addrs[info.Addr.String()] = true
+			}
+		}
+	})
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+	restored(t, p.Pid)
+	last := p.Stop()
+	calls := testkit.Counts(last)["library_work"]
+	if last[len(last)-1] != "ok" {
+		t.Errorf("last lines %q", last)
+	}
+	if len(r.maps["@"]) != 1 {
+		t.Fatalf("no counts: %v", r.maps)
+	}
+	hits := r.maps["@"][0].Value[0]
+	t.Logf("%d hits of %d calls, at %d addresses, %v", hits, calls, len(addrs), states)
+	if hits == 0 || hits > calls || states[Optimized] == 0 || states[Gone] == 0 {
+		t.Errorf("%d hits of %d calls, %v", hits, calls, states)
+	}
+}
+
+// TestLibraryThatIsLoadedLater: a session waits for a library, which then is probed.
+func TestLibraryThatIsLoadedLater(t *testing.T) {
+	library := testkit.Compile(t, "dl_library.c", testkit.Shared)
+	path := testkit.Compile(t, "dl.c")
+	for _, pattern := range []string{library, library[:strings.LastIndexByte(library, '/')+1] + "dl_lib*"} {
+		c, r := config(t, fmt.Sprintf("uprobe:%q:library_work { @ = count(); }", pattern))
+		lines := life(t, []string{path, library, "keep"}, c)
+		if len(lines) == 0 || lines[len(lines)-1] != "ok" {
+			t.Fatalf("the target said %q", lines)
+		}
+		calls := testkit.Counts(lines)["library_work"]
+		if e := r.maps["@"]; len(e) != 1 || e[0].Value[0] == 0 || e[0].Value[0] > calls {
+			t.Errorf("%s: counted %v of %d calls", pattern, e, calls)
+		}
+	}
+}
+
+// TestGoneProbesCanBeChanged changes probes while their library comes and goes.
+func TestGoneProbesCanBeChanged(t *testing.T) {
+	library := testkit.Compile(t, "dl_library.c", testkit.Shared)
+	p := startDL(t, library, "20", "5")
+	s, _ := attach(t, p.Pid, fmt.Sprintf("uprobe:%q:library_work { @a = count(); } uprobe:%q:library_work { @b = count(); }", library, library))
+	ctx := context.Background()
+	runFor(t, s, time.Duration(rounds(2))*time.Second, func() {
+		probes := s.Probes()
+		i := slices.IndexFunc(probes, func(p ProbeInfo) bool { return p.Program == 0 })
+		var err error
+		switch {
+		case i < 0:
+			_, err = s.Register(ctx, ProbeSpec{At: library + ":library_work"})
+			if err != nil { // it was just not there
+				err = nil
+			}
+		case probes[i].Enabled:
+			err = s.SetEnabled(false, probes[i].ID)
+		default:
+			err = s.Unregister(ctx, probes[i].ID)
+		}
+		if err != nil {
+			t.Error(err)
+		}
+	})
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+	restored(t, p.Pid)
+	if last := p.Stop(); last[len(last)-1] != "ok" {
+		t.Errorf("last lines %q", last)
+	}
+}
+
+// startDL starts dl.c, which says first what it has loaded.
+func startDL(t *testing.T, args ...string) *testkit.Target {
+	t.Helper()
+	p := testkit.StartCommand(t, exec.Command(testkit.Compile(t, "dl.c"), args...))
+	for !strings.HasPrefix(p.Line(), "ready ") {
+	}
+	return p
+}
+
+// restored is noChanges for a process whose mappings change while they are read.
+func restored(t *testing.T, pid int) {
+	t.Helper()
+	var changes []string
+	for range 50 {
+		if changes = testkit.TextChanges(t, pid); len(changes) == 0 {
+			return
+		}
+		time.Sleep(3 * time.Millisecond)
+	}
+	t.Errorf("the text differs: %q", changes)
+}
