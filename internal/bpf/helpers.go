@@ -179,7 +179,7 @@ var helpers = []Helper{
 	{asm.FnTracePrintk, "trace_printk", args{ArgRead, ArgSize, ArgOptional, ArgOptional, ArgOptional}, RetScalar, ""},
 	{asm.FnTraceVprintk, "trace_vprintk", args{ArgRead, ArgSize, ArgReadOrNull, ArgSizeOrZero}, RetScalar, ""},
 	{asm.FnSnprintf, "snprintf", args{ArgWriteOrNull, ArgSizeOrZero, ArgString, ArgReadOrNull, ArgSizeOrZero}, RetScalar, notYet},
-	{asm.FnStrncmp, "strncmp", args{ArgRead, ArgSize, ArgString}, RetScalar, notYet},
+	{asm.FnStrncmp, "strncmp", args{ArgRead, ArgSize, ArgString}, RetScalar, ""},
 	{asm.FnLoop, "loop", args{ArgAnything, ArgFunc, ArgStackOrNull, ArgAnything}, RetScalar, ""},
 	{asm.FnTailCall, "tail_call", args{ArgContext, ArgMap, ArgAnything}, RetScalar, notYet},
 	{HelperExit, "exit", args{}, RetNever, ""},

@@ -24,6 +24,8 @@ func (x *run) helper(h *Helper) (uint64, error) {
 		return x.Now(), nil
 	case asm.FnProbeRead, asm.FnProbeReadUser, asm.FnProbeReadStr, asm.FnProbeReadUserStr:
 		return x.probeRead(h)
+	case asm.FnStrncmp:
+		return x.strncmp()
 	case asm.FnGetCurrentComm:
 		return x.comm()
 	case asm.FnGetCurrentUidGid:
@@ -152,6 +154,29 @@ func (x *run) probeRead(h *Helper) (uint64, error) {
 }
 
 const errFault = -14
+
+// strncmp is strncmp.
+func (x *run) strncmp() (uint64, error) {
+	a, err := x.bytes(x.r[asm.R1], int(uint32(x.r[asm.R2])), false)
+	if err != nil {
+		return 0, err
+	}
+	for i, c := range a {
+		b, err := x.bytes(x.r[asm.R3]+uint64(i), 1, false)
+		if err != nil {
+			return 0, err
+		}
+		switch {
+		case c < b[0]:
+			return ^uint64(0), nil
+		case c > b[0]:
+			return 1, nil
+		case c == 0:
+			return 0, nil
+		}
+	}
+	return 0, nil
+}
 
 // comm is get_current_comm.
 func (x *run) comm() (uint64, error) {

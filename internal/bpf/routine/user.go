@@ -160,6 +160,25 @@ func Comm() *bpf.Program {
 	return c.named("get_current_comm")
 }
 
+// Strncmp is strncmp: (string, its size, string) less than, equal to or greater
+// than 0. It looks at size bytes at most, and stops at a zero byte.
+func Strncmp() *bpf.Program {
+	c := &code{}
+	c.add(asm.Mov.Reg32(asm.R2, asm.R2))
+	c.bind("byte")
+	c.add(asm.JEq.Imm(asm.R2, 0, "equal"), asm.LoadMem(asm.R0, asm.R1, 0, asm.Byte), asm.LoadMem(asm.R4, asm.R3, 0, asm.Byte),
+		asm.JNE.Reg(asm.R0, asm.R4, "differ"), asm.JEq.Imm(asm.R0, 0, "equal"),
+		asm.Add.Imm(asm.R1, 1), asm.Add.Imm(asm.R3, 1), asm.Sub.Imm(asm.R2, 1), asm.Ja.Label("byte"))
+	c.bind("differ")
+	c.add(asm.JLT.Reg(asm.R0, asm.R4, "less"))
+	c.ret(1)
+	c.bind("less")
+	c.ret(-1)
+	c.bind("equal")
+	c.ret(0)
+	return c.named("strncmp")
+}
+
 const clockBoottime = 7 // include/uapi/linux/time.h
 
 // BootNs is ktime_get_boot_ns: () nanoseconds since the start, with the time that
@@ -183,6 +202,7 @@ var helpers = []Helper{
 	{asm.FnGetCurrentUidGid, UidGid, []int{SysGetuid, SysGetgid}},
 	{asm.FnGetCurrentComm, Comm, []int{SysPrctl}},
 	{asm.FnKtimeGetBootNs, BootNs, []int{SysClockGettime}},
+	{asm.FnStrncmp, Strncmp, nil},
 	{asm.FnGetCurrentPidTgid, Tid, []int{SysGettid}}, // of the thread alone
 }
 

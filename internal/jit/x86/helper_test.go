@@ -232,3 +232,32 @@ func TestHelpersTakeFuel(t *testing.T) {
 		}
 	}
 }
+
+func TestStrncmp(t *testing.T) {
+	h := newHelperHarness(t, arenaNear, testMaps)
+	m := newModel(h)
+	v := trusted(t, &bpf.Program{Name: "strncmp", Input: bpf.Input{Memory: true, Size: 32}, Maps: testMaps, Insns: bpfasm.Instructions{
+		bpfasm.Mov.Reg(bpfasm.R3, bpfasm.R1), bpfasm.Add.Imm(bpfasm.R3, 16), bpfasm.LoadMem(bpfasm.R2, bpfasm.R1, 31, bpfasm.Byte),
+		bpfasm.FnStrncmp.Call(), bpfasm.Return()}})
+	for _, c := range []struct {
+		a, b string
+		n    byte
+		want int64
+	}{
+		{"equal\x00x", "equal\x00y", 8, 0}, {"equal", "equal", 5, 0}, {"a", "b", 1, -1}, {"b", "a", 1, 1}, {"a", "b", 0, 0},
+		{"longer", "long\x00", 8, 1}, {"long\x00", "longer", 8, -1}, {"same then a", "same then b", 10, 0}, {"\xff", "\x01", 1, 1},
+	} {
+		memory := make([]byte, 32)
+		copy(memory, c.a)
+		copy(memory[16:], c.b)
+		memory[31] = c.n
+		got, err := h.callFunction(v, memory)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want, err := m.RunMemory(v, memory)
+		if err != nil || int64(want) != c.want || int64(got) != c.want {
+			t.Errorf("%q, %q, %d: compiled %d, interpreted %d, %v, not %d", c.a, c.b, c.n, int64(got), int64(want), err, c.want)
+		}
+	}
+}
