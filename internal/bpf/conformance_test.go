@@ -21,7 +21,7 @@ func conformanceProgram(t testing.TB, c *conformance.Case) *Program {
 	return &Program{Name: c.Name, Input: Input{Memory: true, Size: len(c.Memory)}, Insns: insns}
 }
 
-// TestConformance interprets the suite's cases. An engine that returns 0 for
+// TestConformance verifies and interprets the suite's cases. An engine that returns 0 for
 // every program passes those that expect 0, so their number is told too.
 func TestConformance(t *testing.T) {
 	l, err := abi.NewLayout(abi.Config{Threads: 1})
@@ -35,7 +35,7 @@ func TestConformance(t *testing.T) {
 		if c.Error == "" && c.Result == 0 {
 			zero++
 		}
-		v, err := Trust(conformanceProgram(t, &c))
+		v, err := Verify(conformanceProgram(t, &c))
 		if err != nil {
 			t.Error(err)
 			continue

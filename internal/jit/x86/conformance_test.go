@@ -7,7 +7,6 @@ import (
 
 	bpfasm "github.com/cilium/ebpf/asm"
 
-	"trapless/internal/abi"
 	asm "trapless/internal/asm/x86"
 	"trapless/internal/bpf"
 	"trapless/internal/testkit/conformance"
@@ -20,11 +19,11 @@ const memoryBase = codeBase + 0x80000
 // returns a number.
 var functionSite = Site{LiveRegs: allRegs.Del(asm.RAX), Result: true}
 
-// TestConformance compiles the cases of the conformance suite and runs them in
+// TestConformance verifies and compiles the suite's cases and runs them in
 // the target.
 func TestConformance(t *testing.T) {
 	cases := conformance.Load(t)
-	h := newHarness(t, arenaNear, abi.Config{Threads: 1})
+	h := newHelperHarness(t, arenaNear, nil)
 	passed, zero := 0, 0
 	for _, c := range cases {
 		if c.Error == "" && c.Result == 0 {
@@ -35,7 +34,7 @@ func TestConformance(t *testing.T) {
 			t.Errorf("%s: %v", c.Name, err)
 			continue
 		}
-		v, err := bpf.Trust(&bpf.Program{Name: c.Name, Input: bpf.Input{Memory: true, Size: len(c.Memory)}, Insns: insns})
+		v, err := bpf.Verify(&bpf.Program{Name: c.Name, Input: bpf.Input{Memory: true, Size: len(c.Memory)}, Insns: insns})
 		if err != nil {
 			t.Error(err)
 			continue
