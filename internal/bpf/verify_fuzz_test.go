@@ -190,7 +190,7 @@ func newFuzzMachine(t testing.TB) *Machine {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := &Machine{Arena: make([]byte, l.Size), Layout: l, TGID: 4711, TID: 4712, Fuel: 3000}
+	m := &Machine{Arena: make([]byte, l.Size), Layout: l, TGID: 4711, TID: 4712, Fuel: 1500}
 	m.Now = func() uint64 { return 12345 }
 	return m
 }
@@ -212,9 +212,9 @@ func (m *Machine) randomize(r *rand.Rand) {
 // them a little, and compares each register with what is known of it.
 func TestVerifiedRuns(t *testing.T) {
 	m, r := newFuzzMachine(t), rand.New(rand.NewPCG(1, 1))
-	mutants := 40
+	mutants := 200
 	if testing.Short() {
-		mutants = 6
+		mutants = 40
 	}
 	n := tally{effort: 3}
 	for _, p := range runnable(t) {

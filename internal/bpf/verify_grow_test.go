@@ -196,9 +196,9 @@ func grow(seed uint64) *Program {
 // TestGrownRuns runs grown programs and compares.
 func TestGrownRuns(t *testing.T) {
 	m, r := newFuzzMachine(t), rand.New(rand.NewPCG(2, 2))
-	programs := 100
+	programs := 250
 	if testing.Short() {
-		programs = 15
+		programs = 50
 	}
 	n := tally{effort: 2}
 	for seed := range uint64(programs) {
