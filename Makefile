@@ -1,13 +1,15 @@
 # make demo    build bin/trapless and show it at work
 # make test    format, vet, build and all tests; lists every skip with its reason
 # make fuzz    every fuzz target for FUZZTIME
+# make torture random changes of probes, and kills, for TORTURETIME
 # make bench   what a hit costs, beside the kernel's uprobes
 
 GO       ?= go
 FUZZTIME ?= 20s
+TORTURETIME ?= 10m
 BIN      := bin/trapless
 
-.PHONY: all build demo test fuzz bench cc clean
+.PHONY: all build demo test fuzz torture bench cc clean
 
 all: build
 
@@ -26,6 +28,9 @@ test: cc
 
 fuzz:
 	$(GO) run ./internal/testkit/ci -fuzz $(FUZZTIME)
+
+torture: cc build
+	$(BIN) torture --for $(TORTURETIME)
 
 bench: cc build
 	$(BIN) bench

@@ -47,6 +47,8 @@ var levels = map[string]int{
 	"internal/ui":          60,
 	"internal/bench":       60, // measurements
 	"":                     70, // the public package
+	"internal/torture":     75, // random changes, by the public package
+	"testdata":             0,  // sources of programs that are probed
 	"cmd":                  80,
 	"internal/testkit":     10,
 	"internal/saturation":  60, // tests alone: whole programs, probed at every instruction

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"trapless/internal/diag"
+	"trapless/internal/torture"
 )
 
 // Exit statuses. A target that ends is no failure of trapless's.
@@ -30,7 +31,10 @@ type statusError int
 
 func (e statusError) Error() string { return fmt.Sprintf("exit status %d", int(e)) }
 
-func main() { os.Exit(run(os.Args[1:])) }
+func main() {
+	torture.Worker() // if this process is one
+	os.Exit(run(os.Args[1:]))
+}
 
 // endSignals end a session in order. Further ones change nothing: a session that
 // is being taken down shall not be killed in the middle of it.
@@ -105,7 +109,7 @@ costs a few nanoseconds, and nothing traps.`,
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
 		return usageError{fmt.Errorf("%w; see '%s --help'", err, c.CommandPath())}
 	})
-	root.AddCommand(newTrace(), newStatus(), newCtl(), newClean(), newBench(), newDemo(), newCoverage())
+	root.AddCommand(newTrace(), newStatus(), newCtl(), newTorture(), newClean(), newBench(), newDemo(), newCoverage())
 	return root
 }
 

@@ -213,8 +213,8 @@ func (t *Target) Disarm(ctx context.Context, then func() error) error {
 // ones, whatever became of the patches. They do no harm, and the next tracer
 // takes them out.
 func (t *Target) ActionsLeft() bool {
-	return t.journal != nil && slices.ContainsFunc(t.journal.entries, func(e entry) bool {
-		return e.kind == entryAction && e.state == statePending
+	return t.journal != nil && slices.ContainsFunc(t.journal.actions, func(i int) bool {
+		return t.journal.entries[i].state == statePending
 	})
 }
 

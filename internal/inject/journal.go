@@ -97,6 +97,7 @@ type journal struct {
 	offset  uint64
 	size    uint64
 	entries []entry
+	actions []int // the numbers of those of entryAction
 }
 
 // maxEntries bounds what a tracer reads of a journal, and so what one writes: a
@@ -136,7 +137,7 @@ func openJournal(mem memory, base abi.Addr, arenaSize uint64) (*journal, header,
 	}
 	j := &journal{mem: mem, base: base, offset: h.offset, size: h.size}
 	for i := range int(h.count) {
-		j.entries = append(j.entries, decodeEntry(raw[i*entrySize:]))
+		j.add(decodeEntry(raw[i*entrySize:]))
 	}
 	return j, h, nil
 }
@@ -163,8 +164,17 @@ func (j *journal) append(es ...entry) error {
 	if err := j.mem.WriteAt(raw, j.base+abi.Addr(j.offset+at)); err != nil {
 		return err
 	}
-	j.entries = append(j.entries, es...)
+	for _, e := range es {
+		j.add(e)
+	}
 	return j.putWords(jrnCount, uint64(len(j.entries)))
+}
+
+func (j *journal) add(e entry) {
+	if e.kind == entryAction {
+		j.actions = append(j.actions, len(j.entries))
+	}
+	j.entries = append(j.entries, e)
 }
 
 // setState changes the state of entry number i.

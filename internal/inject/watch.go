@@ -30,8 +30,8 @@ func (t *Target) Disposition(sig int) Disposition {
 // HandlersStand reports whether the target still has handlers for the signals
 // that the patches need. It cannot see whether they are ours.
 func (t *Target) HandlersStand() bool {
-	for _, e := range t.journal.entries {
-		if e.kind == entryAction && e.state == statePending {
+	for _, i := range t.journal.actions {
+		if e := &t.journal.entries[i]; e.state == statePending {
 			if d := t.Disposition(int(e.a)); d.Default || d.Ignored {
 				return false
 			}
@@ -88,9 +88,16 @@ func (t *Target) Exposed() (signals []int) {
 	if t.faulting == 0 {
 		return nil
 	}
+	tid, err := proc.LiveThread(t.PID)
+	if err != nil {
+		return nil
+	}
+	st, err := proc.ReadStatus(t.PID, tid)
+	if err != nil {
+		return nil
+	}
 	for _, sig := range handledSignals {
-		isTrap := sig == sigILL || sig == sigTRAP
-		if d := t.Disposition(sig); !isTrap && !d.Default && !d.Ignored && !t.installed(sig) {
+		if isTrap := sig == sigILL || sig == sigTRAP; !isTrap && st.Caught.Has(sig) && !t.installed(sig) {
 			signals = append(signals, sig)
 		}
 	}
@@ -99,8 +106,9 @@ func (t *Target) Exposed() (signals []int) {
 
 // installed reports whether our action for a signal was put before the target's.
 func (t *Target) installed(sig int) bool {
-	return slices.ContainsFunc(t.journal.entries, func(e entry) bool {
-		return e.kind == entryAction && e.state == statePending && e.a == uint64(sig)
+	return slices.ContainsFunc(t.journal.actions, func(i int) bool {
+		e := &t.journal.entries[i]
+		return e.state == statePending && e.a == uint64(sig)
 	})
 }
 

@@ -60,8 +60,8 @@ func (s *Session) check(err error) {
 
 // poller is when something is to be looked at again.
 type poller struct {
-	timers        []*timer
-	health, clock time.Time
+	timers               []*timer
+	health, clock, cover time.Time
 }
 
 func (s *Session) poll(ctx context.Context) {
@@ -72,7 +72,7 @@ func (s *Session) poll(ctx context.Context) {
 	ticker := time.NewTicker(period)
 	defer ticker.Stop()
 	start := time.Now()
-	p := poller{newTimers(s.config.Script, start), start.Add(pollHealth), start.Add(clockTime)}
+	p := poller{newTimers(s.config.Script, start), start.Add(pollHealth), start.Add(clockTime), start}
 	for s.look(&p, time.Now()) {
 		select {
 		case <-ctx.Done():
@@ -112,7 +112,13 @@ func (s *Session) look(p *poller, now time.Time) bool {
 	}
 	if due {
 		p.health = now.Add(pollHealth)
-		return s.healthy()
+		if !s.healthy() {
+			return false
+		}
+	}
+	if !now.Before(p.cover) {
+		p.cover = now.Add(pollQuiet)
+		return s.covered() && !s.stopped
 	}
 	return !s.stopped
 }
@@ -128,6 +134,13 @@ func (s *Session) healthy() bool {
 		s.config.Warn("process %d: somebody changed a byte of the probe at %s, by a kernel uprobe or a debugger; its end would break the function there, so the probes are taken out", s.PID, at)
 		return false
 	}
+	return true
+}
+
+// covered puts our handlers before those of faults that the target has installed
+// since the probes came, which would be told the addresses of moved instructions. If
+// it says false, that is not possible, and the probes have to be taken out.
+func (s *Session) covered() bool {
 	signals := s.target.Exposed()
 	if len(signals) == 0 {
 		return true
