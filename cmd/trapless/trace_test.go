@@ -223,13 +223,13 @@ func TestEnds(t *testing.T) {
 		check(t, nil, r.wait(), 0)
 	})
 	t.Run("target is killed", func(t *testing.T) {
-		path := testkit.Compile(t, "threads.c", testkit.Exported)
-		p := testkit.Start(t, path, "2")
-		r := traceArmed(t, "-p", strconv.Itoa(p.Pid), "-e", fmt.Sprintf(`uprobe:%q:probed { @ = count(); }`, path))
+		path := testkit.Compile(t, "busy.c", testkit.Exported)
+		p := testkit.StartCommand(t, exec.Command(path, "1"))
+		p.Line()
+		r := traceArmed(t, "-p", strconv.Itoa(p.Pid), "-e", fmt.Sprintf(`uprobe:%q:work { @ = count(); } END { printf("end\n"); }`, path))
+		p.Ask("run 1000 work 1")
 		p.Kill()
-		if res := r.wait(); res.status != 0 || res.value(t, "@") == 0 {
-			t.Errorf("%+v", res)
-		}
+		check(t, nil, r.wait(), 0)
 	})
 	t.Run("target runs another program", func(t *testing.T) {
 		p := testkit.StartCommand(t, exec.Command("/bin/sh", "-c", "read line; exec cat"))
