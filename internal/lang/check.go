@@ -206,7 +206,7 @@ func (c *checker) widen(v *variable, t Type) bool {
 			return false
 		}
 	}
-	if now != v.typ {
+	if !now.Equal(v.typ) {
 		v.typ, c.changed = now, true
 	}
 	return true

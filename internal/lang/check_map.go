@@ -73,7 +73,7 @@ func (c *checker) widenMap(info *mapInfo, t Type, at diag.Span) {
 			return
 		}
 	}
-	if now != info.value {
+	if !now.Equal(info.value) {
 		info.value, c.changed = now, true
 	}
 }

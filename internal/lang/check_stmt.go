@@ -212,7 +212,7 @@ func (c *checker) sameKeys(m *mapExpr, info *mapInfo, keys []Type) {
 			c.keyError(m.keys[i].base().span, info, "this part of the key of @%s is %s, not %s", m.name, info.keys[i].a(), t.a())
 			continue
 		}
-		if now != info.keys[i] {
+		if !now.Equal(info.keys[i]) {
 			info.keys[i], c.changed = now, true
 		}
 	}

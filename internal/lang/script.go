@@ -1,7 +1,6 @@
 package lang
 
 import (
-	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -110,19 +109,37 @@ const (
 	Zero
 	// Exit ends the session with the exit status Args[0].
 	Exit
+	// PrintEntry prints the entry of Map whose key is Args.
+	PrintEntry
+	// Errorf and Warnf print Args by Format, with Span, as an error or a warning.
+	Errorf
+	Warnf
+	// Cat prints the file that Args by Format name.
+	Cat
+	// System runs the command that Args by Format make.
+	System
+	// PrintTime prints the time of the day by Text, a format of strftime.
+	PrintTime
+	// Join prints the strings Args, as many as are not empty up to the first one
+	// that is, with Text between them, and a line end.
+	Join
+	// Discarded reports that a call whose result is not used failed: delete() of
+	// what is not there. Text is the message of the warning.
+	Discarded
 )
 
 // String is the name of the function in the language.
 func (k ActionKind) String() string {
-	return [...]string{"none", "printf", "print", "print", "clear", "zero", "exit"}[k]
+	return [...]string{"none", "printf", "print", "print", "clear", "zero", "exit", "print", "errorf", "warnf", "cat", "system", "time", "join", "warning"}[k]
 }
 
 // Action describes one kind of event.
 type Action struct {
 	Kind     ActionKind
-	Format   *Format // of Printf
+	Format   *Format // of Printf, Errorf, Warnf, Cat and System
+	Text     string  // of PrintTime, Join and Discarded
 	Args     []Arg
-	Map      int    // number of the map of PrintMap, Clear and Zero
+	Map      int    // number of the map of PrintMap, PrintEntry, Clear and Zero
 	Top, Div uint32 // of PrintMap; Div is at least 1
 	Span     diag.Span
 }
@@ -132,14 +149,6 @@ type Arg struct {
 	Const   bool
 	Trailer bool  // a string that fills its place was cut, and ".." shows it
 	Value   Value // without its content unless Const
-}
-
-// Value is a value of the language: Str for a String, else Int, extended to 64
-// bits by the sign of its type.
-type Value struct {
-	Type Type
-	Int  uint64
-	Str  string
 }
 
 // ErrEvent wraps what is wrong with an event that no program of the script can
@@ -167,13 +176,9 @@ func (s *Script) Event(payload []byte) (*Action, []Value, error) {
 		if len(rest) < n {
 			return nil, nil, fmt.Errorf("%w: too short for %s", ErrEvent, a.Kind)
 		}
-		if arg.Value.Type.Kind == String {
-			values[i].Str = untilZero(rest[:n])
-			if arg.Trailer && len(values[i].Str) == n-1 {
-				values[i].Str += ".."
-			}
-		} else {
-			values[i].Int = arg.Value.Type.truncate(binary.LittleEndian.Uint64(rest))
+		values[i] = arg.Value.Type.Decode(rest[:n])
+		if arg.Trailer && arg.Value.Type.Kind == String && len(values[i].Str) == n-1 {
+			values[i].Str += ".."
 		}
 		rest = rest[n:]
 	}
@@ -181,33 +186,4 @@ func (s *Script) Event(payload []byte) (*Action, []Value, error) {
 		return nil, nil, fmt.Errorf("%w: too long for %s", ErrEvent, a.Kind)
 	}
 	return a, values, nil
-}
-
-// untilZero is the text before the first zero byte.
-func untilZero(b []byte) string {
-	if i := bytes.IndexByte(b, 0); i >= 0 {
-		b = b[:i]
-	}
-	return string(b)
-}
-
-// KeyParts takes the words of an entry's key apart.
-func (m *Map) KeyParts(words []uint64) []Value {
-	var parts []Value
-	for _, t := range m.Keys {
-		n := min(t.Words(), len(words))
-		v := Value{Type: t}
-		switch {
-		case t.Kind == String:
-			var b []byte
-			for _, w := range words[:n] {
-				b = binary.LittleEndian.AppendUint64(b, w)
-			}
-			v.Str = untilZero(b)
-		case n > 0:
-			v.Int = t.truncate(words[0])
-		}
-		parts, words = append(parts, v), words[n:]
-	}
-	return parts
 }

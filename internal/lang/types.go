@@ -1,6 +1,9 @@
 package lang
 
-import "fmt"
+import (
+	"fmt"
+	"strings"
+)
 
 // Kind is the kind of a type.
 type Kind uint8
@@ -10,23 +13,57 @@ const (
 	None Kind = iota
 	Int
 	Bool
-	// String is the type of texts.
+	// String is the type of texts: Len bytes, of which those from the first zero
+	// byte on do not count.
 	String
+	// Pointer is an address of the target's memory, of an Elem there.
+	Pointer
+	// Array is Count times Elem.
+	Array
+	// Struct is a struct or a union of C; Layout says how it lies in memory.
+	Struct
+	// Tuple and Record have the fields of Layout, those of a Tuple without names.
+	Tuple
+	Record
+	// Buffer is bytes of any kind: a word with their number, then room for Len.
+	Buffer
+	// Float is a float or a double of C, as its bits.
+	Float
+	// Symbol is the address of code, which is printed as a symbol.
+	Symbol
+	// Stack is a stack of the target, which is printed as the symbols of its
+	// frames: Len bytes with addresses, the innermost first, 0 behind the last.
+	Stack
+	// Time is a number of nanoseconds, printed as a date by Format. Args of
+	// strftime.
+	Time
+	// Inet is an address of the internet: a word with its size, 4 or 16, then 16
+	// bytes.
+	Inet
+	// MAC is an address of Ethernet, 6 bytes.
+	MAC
+	// User is a number of a user, printed as the name.
+	User
 	// bad is the type of an expression with an error that was reported; it
 	// fits everywhere, so that no error is reported twice.
 	bad
 )
 
-// Type is the type of a value. Values are held in 64 bits, extended by the
-// sign of their own type.
+// Type is the type of a value. Values that a register can hold are held in 64
+// bits, extended by the sign of their own type.
 type Type struct {
 	Kind   Kind
-	Size   uint8 // bytes: 1, 2, 4 or 8 (Int only)
+	Size   uint8 // bytes: 1, 2, 4 or 8, of an Int, Float or Bool
 	Signed bool
-	Len    uint16 // of a String that is read at run time: the bytes that hold it, a multiple of 8
 	// flexible marks a type that comes from literals that are not negative: it
 	// takes the sign of what it is combined with.
 	flexible bool
+	Len      int // bytes of a String, a Buffer or a Stack
+	Count    int // of an Array
+	Elem     *Type
+	Layout   *Layout
+	Enum     *Enum  // of an Int that is an enumeration
+	Format   string // of a Time, or the mode of a Stack
 }
 
 var (
@@ -38,35 +75,79 @@ var (
 	uint64Type = Type{Kind: Int, Size: 8}
 )
 
+// kindNames are the names of types that are called by their kind alone.
+var kindNames = map[Kind]string{
+	None: "none", Bool: "bool", String: "string", Buffer: "buffer", Symbol: "usym_t", Stack: "ustack_t",
+	Time: "timestamp", Inet: "inet", MAC: "mac_address", User: "username",
+}
+
 // String is the type's name in the language.
 func (t Type) String() string {
 	switch t.Kind {
-	case None:
-		return "none"
-	case Bool:
-		return "bool"
-	case String:
-		return "string"
 	case Int:
+		if t.Enum != nil {
+			return t.Enum.Name
+		}
 		sign := "u"
 		if t.Signed {
 			sign = ""
 		}
 		return fmt.Sprintf("%sint%d", sign, int(t.Size)*8)
+	case Float:
+		if t.Size == 4 {
+			return "float"
+		}
+		return "double"
+	case Pointer:
+		return t.Elem.pointee() + "*"
+	case Array:
+		return fmt.Sprintf("%s[%d]", t.Elem, t.Count)
+	case Struct, Tuple, Record:
+		return t.Layout.String()
+	}
+	if name := kindNames[t.Kind]; name != "" {
+		return name
 	}
 	return "error"
 }
 
+// pointee is the type's name in that of a pointer to it.
+func (t *Type) pointee() string {
+	if t.Kind == None {
+		return "void"
+	}
+	return t.String() + strings.Repeat(" ", btoi(t.Kind == Struct))
+}
+
+func btoi(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
+}
+
 // a is the type's name with its article.
 func (t Type) a() string {
-	if t.Kind == Int && t.Signed {
-		return "an " + t.String()
+	name := t.String()
+	if t.Kind != Pointer && name != "" && strings.IndexByte("aeio", name[0]) >= 0 {
+		return "an " + name
 	}
-	return "a " + t.String()
+	return "a " + name
 }
 
 // isScalar reports whether a register can hold a value of the type.
-func (t Type) isScalar() bool { return t.Kind == Int || t.Kind == Bool || t.Kind == bad }
+func (t Type) isScalar() bool {
+	switch t.Kind {
+	case Int, Bool, Pointer, Symbol, Time, User, Float, bad:
+		return true
+	}
+	return false
+}
+
+// isTruth reports whether a value of the type may decide a condition.
+func (t Type) isTruth() bool {
+	return t.Kind == Int || t.Kind == Bool || t.Kind == Pointer || t.Kind == bad
+}
 
 // typeNames are the names that a cast or a declaration may use. The names with
 // _t and C's own come from C headers, as bpftrace takes them from BTF.
@@ -123,11 +204,13 @@ func promote(a, b Type) (Type, bool) {
 		return b, true
 	case a.Kind != b.Kind:
 		return badType, false
-	case a.Kind == String:
-		a.Len = max(a.Len, b.Len)
-		return a, true
 	case a.Kind != Int:
-		return a, true
+		return promoteOther(a, b)
+	case a.Enum != nil || b.Enum != nil:
+		if a.Enum == b.Enum {
+			return a, true
+		}
+		a.Enum, b.Enum = nil, nil
 	}
 	size := max(a.Size, b.Size)
 	switch {
@@ -185,14 +268,8 @@ func b2u(b bool) uint64 {
 	return 0
 }
 
-// Words is the number of 8-byte words that hold a value in keys and events.
-func (t Type) Words() int {
-	if t.Kind == String {
-		return int(t.Len) / 8
-	}
-	return 1
-}
-
 // textType is the type of strings of so many bytes and the zero byte that ends
 // them.
-func textType(length int) Type { return Type{Kind: String, Len: uint16(length+8) &^ 7} }
+func textType(length int) Type { return Type{Kind: String, Len: (length + 8) &^ 7} }
+
+func pointerTo(t Type) Type { return Type{Kind: Pointer, Size: 8, Elem: &t} }
