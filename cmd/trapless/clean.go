@@ -34,6 +34,9 @@ mapped, idle, because a saved program counter may still point into it.`,
 				return json.NewEncoder(os.Stdout).Encode(r)
 			}
 			fmt.Printf("restored %d patches and %d signal actions\n", r.Patches, r.Actions)
+			if r.Slack > 0 {
+				fmt.Printf("restored the ends of %d files' text, where a tracer was killed at its first step\n", r.Slack)
+			}
 			return nil
 		},
 	}

@@ -26,10 +26,12 @@ func (a action) encode() []byte {
 }
 
 // ours is the action that stands before the target's own one: its handler runs
-// in the state in which the kernel would have called the target's.
+// in the state in which the kernel would have called the target's. Where the target
+// has none, no signal comes in it: the alternate stack may have no room for the
+// target's other handlers, which do not ask for it.
 func (a action) ours(handler, restorer abi.Addr) action {
 	if a.handler == sigDfl || a.handler == sigIgn {
-		a = action{flags: saOnStack | saNoDefer}
+		a = action{flags: saOnStack | saNoDefer, mask: ^uint64(0)}
 	}
 	a.flags = a.flags&^saResetHand | saSiginfo | saRestorer
 	a.handler, a.restorer = uint64(handler), uint64(restorer)

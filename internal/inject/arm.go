@@ -164,7 +164,11 @@ func (t *Target) checkThreadPointer(tid int, tp uint64) error {
 		return nil
 	}
 	var word [8]byte
-	if err := t.mem.ReadAt(word[:], abi.Addr(tp)); err != nil || binary.LittleEndian.Uint64(word[:]) != tp {
+	err := t.mem.ReadAt(word[:], abi.Addr(tp))
+	if errors.Is(err, ptrace.ErrGone) {
+		return err
+	}
+	if err != nil || binary.LittleEndian.Uint64(word[:]) != tp {
 		return fmt.Errorf("process %d: thread-pointer: %%fs:0 of thread %d is not the thread pointer %#x, as the ABI has it; it is not a program with a usual C library",
 			t.PID, tid, tp)
 	}

@@ -27,6 +27,7 @@ type previous struct {
 type Undone struct {
 	Patches int `json:"patches"` // places of the text that were restored
 	Actions int `json:"actions"` // signal actions that were given back
+	Slack   int `json:"slack"`   // ends of text that were restored, where a tracer died at its first step
 }
 
 // Clean takes out what a dead tracer left in a seized process. It returns
@@ -35,10 +36,14 @@ func Clean(ctx context.Context, g *ptrace.Group) (Undone, error) {
 	t := &Target{PID: g.PID, group: g, mem: g.Mem(), files: newFiles(g.PID)}
 	defer t.files.Close()
 	prev, err := findArena(t.PID, t.mem)
-	if err != nil || prev == nil {
-		return Undone{}, err
+	var u Undone
+	if err == nil && prev != nil {
+		u, err = prev.undo(ctx, t)
 	}
-	return prev.undo(ctx, t)
+	if err == nil {
+		u.Slack, err = g.RestoreSlack(ctx)
+	}
+	return u, err
 }
 
 // findArena looks for an arena among the target's mappings. A mapping of that

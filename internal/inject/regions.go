@@ -247,6 +247,9 @@ func (t *Target) settle(ctx context.Context) error {
 		return err
 	}
 	if !ok {
+		if _, err := t.group.RestoreSlack(ctx); err != nil { // a tracer may have died just here
+			return err
+		}
 		if r, err = t.group.Foothold(ctx, 0, abi.PageSize); err != nil {
 			return err
 		}

@@ -20,9 +20,15 @@ const (
 	maxSlack = 128
 )
 
+// slack is the room behind an executable segment.
+type slack struct {
+	m  *proc.Mapping
+	at abi.Addr // to the mapping's end
+}
+
 // slacks lists the slack of executable file mappings, and of the vDSO last.
-func (g *Group) slacks(maps proc.Maps) []abi.Range {
-	var out, last []abi.Range
+func (g *Group) slacks(maps proc.Maps) []slack {
+	var out, last []slack
 	for i := range maps {
 		m := &maps[i]
 		if m.Perm != proc.Read|proc.Exec {
@@ -32,26 +38,31 @@ func (g *Group) slacks(maps proc.Maps) []abi.Range {
 		var ok bool
 		switch {
 		case m.Path == "[vdso]":
-			end, ok = g.segmentEnd(m, m)
-		case m.File():
-			if head := firstMapping(maps, i); head != nil {
-				end, ok = g.segmentEnd(head, m)
+			if end, ok = g.segmentEnd(m, m); ok {
+				last = append(last, slack{m, (end + 7) &^ 7})
 			}
-		}
-		if !ok {
-			continue
-		}
-		r, ok := g.firstUnused(m, (end+7)&^7)
-		if !ok {
-			continue
-		}
-		if m.File() {
-			out = append(out, r)
-		} else {
-			last = append(last, r)
+		case m.File():
+			head := firstMapping(maps, i)
+			if head == nil {
+				continue
+			}
+			if end, ok = g.segmentEnd(head, m); ok {
+				out = append(out, slack{m, (end + 7) &^ 7})
+			}
 		}
 	}
 	return append(out, last...)
+}
+
+// rooms lists where code may be put: one place in each slack that has one.
+func (g *Group) rooms(maps proc.Maps) []abi.Range {
+	var out []abi.Range
+	for _, s := range g.slacks(maps) {
+		if r, ok := g.firstUnused(s.m, s.at); ok {
+			out = append(out, r)
+		}
+	}
+	return out
 }
 
 // firstUnused finds room in the slack of a mapping that starts at an address,
@@ -132,19 +143,25 @@ func (g *Group) unused(m *proc.Mapping, r abi.Range) bool {
 	if bytes.Count(now, []byte{0}) == len(now) {
 		return true
 	}
+	file, ok := g.fileAt(m, r)
+	return ok && bytes.Equal(now, file)
+}
+
+// fileAt is what a file has for a part of a mapping.
+func (g *Group) fileAt(m *proc.Mapping, r abi.Range) ([]byte, bool) {
 	f, err := proc.OpenMapped(g.PID, m)
 	if err != nil {
-		return false
+		return nil, false
 	}
 	defer f.Close()
-	file := make([]byte, len(now))
+	file := make([]byte, r.Len())
 	_, _ = f.ReadAt(file, int64(m.Offset)+int64(r.Start-m.Start)) // behind the file's end there are zeros
-	return bytes.Equal(now, file)
+	return file, true
 }
 
 // mapThroughSlack maps the region by code in somebody's slack.
 func (g *Group) mapThroughSlack(ctx context.Context, maps proc.Maps, h *home) error {
-	rooms := g.slacks(maps)
+	rooms := g.rooms(maps)
 	if len(rooms) == 0 {
 		return refuse(g.PID, ReasonNoSlack, "no executable file mapping has %d unused bytes at its end", minSlack)
 	}

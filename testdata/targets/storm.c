@@ -1,7 +1,8 @@
 /*
  * storm: 32 threads call probed() while each gets a signal every millisecond or so, in turn SIGPROF, SIGALRM,
  * SIGUSR1 on an alternate stack, and SIGUSR2, whose handler leaves by siglongjmp. All handlers call
- * in_handler(). Every now and then the handler of SIGSEGV changes, and a second later it handles a fault.
+ * in_handler(), and those that do not ask for the alternate stack check that they are not on it. Every now and
+ * then the handler of SIGSEGV changes, and a second later it handles a fault.
  */
 #include "target.h"
 #include <setjmp.h>
@@ -28,6 +29,7 @@ static atomic_ulong calls, handled, faulted;
 static _Thread_local sigjmp_buf back;
 static _Thread_local volatile sig_atomic_t may_jump;
 static _Thread_local int number;
+static _Thread_local stack_t alternate;
 
 static void handle(int sig)
 {
@@ -35,6 +37,8 @@ static void handle(int sig)
 	unsigned long got = in_handler(sig, number);
 
 	CHECK(got == 33ul * number + sig, "in_handler: got %lu", got);
+	CHECK(sig == SIGUSR1 || (uintptr_t)&saved - (uintptr_t)alternate.ss_sp >= alternate.ss_size,
+	      "signal %d is handled on the alternate stack", sig);
 	handled++;
 	errno = saved;
 }
@@ -93,15 +97,16 @@ static void *work(void *arg)
 	static const int signals[] = { SIGPROF, SIGALRM, SIGUSR1, SIGUSR2 };
 	struct sigevent event = { .sigev_notify = SIGEV_THREAD_ID };
 	struct itimerspec every = { .it_interval.tv_nsec = 1000000, .it_value.tv_nsec = 1000000 };
-	stack_t stack = { .ss_sp = malloc(65536), .ss_size = 65536 }; /* a breakpoint has a frame there, too */
 	timer_t timer;
 	volatile uint64_t next = now_ns();
 	volatile int turns = 0;
 
 	number = (intptr_t)arg;
 	event.sigev_signo = signals[number % 4];
-	CHECK(stack.ss_sp, "malloc");
-	CHECKED(0, sigaltstack(&stack, NULL));
+	alternate.ss_sp = malloc(65536); /* a breakpoint has a frame there, too */
+	alternate.ss_size = 65536;
+	CHECK(alternate.ss_sp, "malloc");
+	CHECKED(0, sigaltstack(&alternate, NULL));
 #ifndef sigev_notify_thread_id
 #define sigev_notify_thread_id _sigev_un._tid
 #endif
