@@ -20,6 +20,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"strings"
 	"syscall"
 	"time"
 
@@ -48,11 +49,31 @@ type Script struct{ compiled *lang.Script }
 // it, params are $1, $2, ... The error lists everything that is wrong, each with
 // its line and column.
 func Compile(name, src string, params ...string) (*Script, error) {
-	s, err := lang.Compile(src, name, lang.Options{Params: params})
+	return CompileWith(name, src, CompileOptions{Params: params})
+}
+
+// CompileOptions are what a script's meaning depends on besides its text.
+type CompileOptions struct {
+	Params []string // $1, $2, ...
+}
+
+// CompileWith is Compile with more options.
+func CompileWith(name, src string, o CompileOptions) (*Script, error) {
+	s, err := lang.Compile(src, name, lang.Options{Params: o.Params})
 	if err != nil {
 		return nil, err
 	}
 	return &Script{s}, nil
+}
+
+// Listing is the eBPF of the script's programs, as text.
+func (s *Script) Listing() string {
+	var b strings.Builder
+	for i := range s.compiled.Probes {
+		p := &s.compiled.Probes[i]
+		fmt.Fprintf(&b, "%s\n%v\n", p.Text, p.Prog.Insns)
+	}
+	return b.String()
 }
 
 // Warnings are remarks about what works, but probably not as meant.
@@ -81,16 +102,34 @@ type Options struct {
 type Session struct {
 	*session.Session
 	script *Script
+	child  *exec.Cmd // that Start started for a script without probes in it
+}
+
+// NeedsProcess reports whether the script has probes in processes. Without, it
+// runs by Alone.
+func (s *Script) NeedsProcess() bool { return session.NeedsProcess(s.compiled) }
+
+// Alone starts a session without a process, for a script of BEGIN, END and
+// intervals.
+func Alone(s *Script, o Options) (*Session, error) {
+	in, err := session.Alone(o.config(s))
+	if err != nil {
+		return nil, err
+	}
+	return &Session{Session: in, script: s}, nil
 }
 
 // Attach starts a session on a running process. When it fails, the process is as
 // it was.
 func Attach(ctx context.Context, pid int, s *Script, o Options) (*Session, error) {
+	if !s.NeedsProcess() {
+		return followed(pid, s, o)
+	}
 	in, err := session.Attach(ctx, pid, o.config(s))
 	if err != nil {
 		return nil, err
 	}
-	return &Session{in, s}, nil
+	return &Session{Session: in, script: s}, nil
 }
 
 // Start starts a program, with our standard streams, and a session on it, which
@@ -103,12 +142,44 @@ func Start(ctx context.Context, argv []string, s *Script, o Options) (*Session, 
 	if err != nil {
 		return nil, err
 	}
+	if !s.NeedsProcess() {
+		return beside(path, argv, s, o)
+	}
 	cmd := &ptrace.Command{Path: path, Args: argv, Env: os.Environ(), Files: []*os.File{os.Stdin, os.Stdout, os.Stderr}}
 	in, err := session.Launch(ctx, cmd, o.config(s))
 	if err != nil {
 		return nil, err
 	}
-	return &Session{in, s}, nil
+	return &Session{Session: in, script: s}, nil
+}
+
+// followed is a session that touches no process, but ends with one.
+func followed(pid int, s *Script, o Options) (*Session, error) {
+	if err := proc.Check(pid); err != nil {
+		return nil, err
+	}
+	in, err := Alone(s, o)
+	if err != nil {
+		return nil, err
+	}
+	in.Follow(pid)
+	return in, nil
+}
+
+// beside starts a program, and a session that touches no process.
+func beside(path string, argv []string, s *Script, o Options) (*Session, error) {
+	in, err := Alone(s, o)
+	if err != nil {
+		return nil, err
+	}
+	in.child = exec.Command(path)
+	in.child.Args = argv
+	in.child.Stdin, in.child.Stdout, in.child.Stderr = os.Stdin, os.Stdout, os.Stderr
+	if err := in.child.Start(); err != nil {
+		return nil, errors.Join(err, in.Close())
+	}
+	in.Follow(in.child.Process.Pid)
+	return in, nil
 }
 
 func (o Options) config(s *Script) session.Config {
@@ -154,6 +225,12 @@ func (s *Session) Map(name string) ([]Entry, error) {
 // and waits for it so long. Call it between Run and Close.
 func (s *Session) End(within time.Duration) error {
 	_ = syscall.Kill(s.PID, syscall.SIGTERM) // it may have ended
+	if s.child != nil {
+		kill := time.AfterFunc(within, func() { _ = s.child.Process.Kill() })
+		defer kill.Stop()
+		_ = s.child.Wait() // how it ended is its own affair
+		return nil
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), within)
 	defer cancel()
 	if _, err := s.Wait(ctx); err != nil {
@@ -201,3 +278,19 @@ func (p *printer) End() error { return text.End(p.w) }
 type jsonPrinter struct{ text.JSON }
 
 func (*jsonPrinter) End() error { return nil }
+
+// AttachPoints are those of the script, as they are written there.
+func (s *Script) AttachPoints() []string {
+	var out []string
+	for i := range s.compiled.Probes {
+		for _, a := range s.compiled.Probes[i].Attach {
+			out = append(out, a.Text)
+		}
+	}
+	return out
+}
+
+// List writes the probes that fit a pattern, one a line: TYPE:FILE:FUNCTION, in which
+// '*' stands for any characters. With a process, not 0, files are those that it has
+// mapped.
+func List(w io.Writer, pattern string, pid int) error { return session.List(w, pattern, pid) }

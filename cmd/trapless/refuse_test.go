@@ -42,10 +42,10 @@ func TestBadUsage(t *testing.T) {
 		want string
 	}{
 		{"trace|-p|1", "no script: give -e 'SCRIPT' or a file"},
-		{"trace|-e|BEGIN { }", "no target: give -p PID or -c 'CMD'"},
+		{"trace|-e|uprobe:/bin/true:main { }", "no target: give -p PID or -c 'CMD'"},
 		{"trace|-p|1|-c|ls|-e|BEGIN { }", "-p and -c exclude each other"},
-		{"trace|-p|-5|-e|BEGIN { }", "-p -5 is no process id"},
-		{"trace|-p|five|-e|BEGIN { }", `invalid argument "five" for "-p, --pid" flag`},
+		{"trace|-p|-5|-e|BEGIN { }", "Failed to parse pid: invalid integer: -5"},
+		{"trace|-p|five|-e|BEGIN { }", "Failed to parse pid: invalid integer: five"},
 		{"trace|-p|1|--duration|-1s|-e|BEGIN { }", "--duration -1s is negative"},
 		{"trace|--nonsense", "unknown flag: --nonsense; see 'trapless trace --help'"},
 		{"trace|-c|a 'b|-e|BEGIN { }", "a quote or a backslash is not closed"},

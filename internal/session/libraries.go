@@ -297,7 +297,7 @@ func (s *Session) lookAtLibraries(anyway bool) error {
 		return nil
 	}
 	var events uint64
-	for _, e := range s.target.Arena().Entries(len(s.watch.maps) - 1) {
+	for _, e := range s.arena.Entries(len(s.watch.maps) - 1) {
 		events = e.Value[0]
 	}
 	if events == s.watch.events && !anyway {

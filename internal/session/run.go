@@ -18,6 +18,7 @@ import (
 const (
 	pollEvents = 2 * time.Millisecond   // with events to come
 	pollQuiet  = 20 * time.Millisecond  // without
+	pollTimers = 100 * time.Microsecond // at most, for short intervals
 	pollHealth = 250 * time.Millisecond // whether the target is still what it was
 	clockTime  = time.Second            // for the programs' clock to be published again
 	coverTime  = 2 * time.Second        // for a change of its signal actions
@@ -69,10 +70,13 @@ func (s *Session) poll(ctx context.Context) {
 	if len(s.config.Script.Actions) > 0 {
 		period = pollEvents
 	}
-	ticker := time.NewTicker(period)
-	defer ticker.Stop()
 	start := time.Now()
 	p := poller{newTimers(s.config.Script, start), start.Add(pollHealth), start.Add(clockTime), start}
+	for _, t := range p.timers {
+		period = max(pollTimers, min(period, t.every))
+	}
+	ticker := time.NewTicker(period)
+	defer ticker.Stop()
 	for s.look(&p, time.Now()) {
 		select {
 		case <-ctx.Done():
@@ -86,23 +90,32 @@ func (s *Session) poll(ctx context.Context) {
 func (s *Session) look(p *poller, now time.Time) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.stopped || !s.armed {
+	if s.stopped || s.target != nil && !s.armed {
 		return false
 	}
 	s.drain(false)
-	if s.target.Arena().Stopped() {
+	if s.arena.Stopped() {
 		s.stopped = true
 		return false
 	}
-	if !s.target.Mem().Alive() {
+	if s.target != nil && !s.target.Mem().Alive() {
 		s.config.Log("process %d has ended, or runs another program", s.PID)
 		return false
 	}
 	s.runTimers(p.timers, now)
 	if now.After(p.clock) {
 		p.clock = now.Add(clockTime)
-		s.target.Arena().Publish(s.clock, arena.ReadClock())
+		s.arena.Publish(s.clock, arena.ReadClock())
 	}
+	if s.target == nil {
+		return !s.stopped && len(p.timers) > 0 && (s.PID == 0 || !ended(s.PID))
+	}
+	return s.lookAtTarget(p, now)
+}
+
+// lookAtTarget looks whether the target is still what it was, and reports whether
+// the session goes on.
+func (s *Session) lookAtTarget(p *poller, now time.Time) bool {
 	due := now.After(p.health)
 	if err := s.lookAtLibraries(due); err != nil {
 		if gone(err) {
@@ -222,7 +235,7 @@ func (s *Session) runKind(k lang.ProbeKind) error {
 
 // drain handles the events that are due.
 func (s *Session) drain(all bool) {
-	for _, r := range s.target.Arena().Drain(all) {
+	for _, r := range s.arena.Drain(all) {
 		if r.Map == arena.TraceMap {
 			s.trace(r.Payload)
 			continue
@@ -274,19 +287,19 @@ func (s *Session) reset(i int, kind lang.ActionKind) {
 	m := &s.config.Script.Maps[i]
 	if m.Agg == lang.Plain {
 		if kind == lang.Clear {
-			s.target.Arena().Clear(i)
+			s.arena.Clear(i)
 		} else {
-			s.target.Arena().Zero(i, m.Spec.Stride()/8-1)
+			s.arena.Zero(i, m.Spec.Stride()/8-1)
 		}
 		return
 	}
-	entries := s.target.Arena().Entries(i)
+	entries := s.arena.Entries(i)
 	if kind == lang.Clear {
 		s.views[i].clear(entries)
 	} else {
 		s.views[i].zero(entries)
 	}
-	s.target.Arena().ResetMax(i)
+	s.arena.ResetMax(i)
 }
 
 func (s *Session) printMap(i int, top, div uint32) {
@@ -303,7 +316,7 @@ func (s *Session) Entries(i int) []arena.Entry {
 }
 
 func (s *Session) entries(i int) []arena.Entry {
-	all := s.target.Arena().Entries(i)
+	all := s.arena.Entries(i)
 	switch m := &s.config.Script.Maps[i]; {
 	case m.Agg != lang.Plain:
 		return s.views[i].see(all)
@@ -315,7 +328,7 @@ func (s *Session) entries(i int) []arena.Entry {
 
 // reportLosses says what was lost, if anything.
 func (s *Session) reportLosses() {
-	l := s.target.Arena().Losses()
+	l := s.arena.Losses()
 	for _, loss := range []struct {
 		n    uint64
 		what string

@@ -59,7 +59,9 @@ type Session struct {
 	programs []*bpf.Verified // by probe
 	tracer   *ptrace.Tracer
 	group    *ptrace.Group
-	target   *inject.Target
+	target   *inject.Target // nil in a session on its own
+	arena    *arena.Arena
+	private  []byte // the arena's memory in a session on its own
 	launched bool
 	pidfd    int
 	traits   inject.Traits
@@ -88,6 +90,9 @@ const (
 
 // ErrNothing: not one site could be probed.
 var ErrNothing = errors.New("cannot be probed")
+
+// ErrNoTarget: a script has probes in processes, and there is none.
+var ErrNoTarget = errors.New("needs a process")
 
 // newSession verifies the programs: nothing that is not verified gets near a
 // target.
@@ -265,10 +270,8 @@ func (s *Session) start(ctx context.Context) error {
 	if s.target, err = inject.Open(ctx, s.group, layout, s.traits); err != nil {
 		return err
 	}
-	s.machine = &bpf.Machine{Arena: s.target.Arena().Mem(), Layout: layout, Slot: abi.SlotTracer,
-		TGID: uint32(s.PID), TID: uint32(s.PID), UIDGID: uint64(os.Getgid())<<32 | uint64(os.Getuid()), Comm: "trapless", Now: unix.Monotonic, Event: s.ownEvent}
-	s.target.Arena().Publish(s.clock, arena.ReadClock())
-	if err := s.runKind(lang.Begin); err != nil {
+	s.arena = s.target.Arena()
+	if err := s.begin(); err != nil {
 		return err
 	}
 	if !s.stopped {
@@ -286,6 +289,18 @@ func (s *Session) start(ctx context.Context) error {
 	}
 	return err
 }
+
+// begin makes the machine for the programs that run here, and runs BEGIN.
+func (s *Session) begin() error {
+	pid := uint32(os.Getpid())
+	s.machine = &bpf.Machine{Arena: s.arena.Mem(), Layout: s.arena.Layout(), Slot: abi.SlotTracer, Fuel: ownFuel,
+		TGID: pid, TID: pid, UIDGID: uint64(os.Getgid())<<32 | uint64(os.Getuid()), Comm: "trapless", Now: unix.Monotonic, Event: s.ownEvent}
+	s.arena.Publish(s.clock, arena.ReadClock())
+	return s.runKind(lang.Begin)
+}
+
+// ownFuel is the fuel of a program that runs here, where it holds up nobody.
+const ownFuel = 1 << 28
 
 // arm puts the probes in place, opens the gates, and lets the target go.
 func (s *Session) arm(ctx context.Context) error {
@@ -375,6 +390,11 @@ func (s *Session) Close() error {
 	defer s.mu.Unlock()
 	if s.registry != nil {
 		s.registry.Close()
+	}
+	if s.private != nil {
+		err := unix.Unmap(s.private)
+		s.private, s.arena = nil, nil
+		return err
 	}
 	if s.tracer == nil {
 		return nil

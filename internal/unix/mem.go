@@ -20,7 +20,12 @@ func MapShared(fd, size int) ([]byte, error) {
 	return unix.Mmap(fd, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
 }
 
-// Unmap undoes MapShared.
+// MapPrivate maps zeroed memory of which only what is used takes room.
+func MapPrivate(size int) ([]byte, error) {
+	return unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_NORESERVE)
+}
+
+// Unmap undoes MapShared and MapPrivate.
 func Unmap(mem []byte) error { return unix.Munmap(mem) }
 
 // PidfdOpen opens a descriptor of a process. It is readable once the process has ended.

@@ -1,0 +1,166 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"trapless"
+)
+
+// traceFlags are the options of 'trapless trace'.
+type traceFlags struct {
+	pidText    string
+	pid        int
+	command    string
+	expr       string
+	duration   time.Duration
+	format     string
+	output     string
+	buffer     string
+	debug      []string
+	filter     string
+	verbose    bool
+	quiet      bool
+	noWarnings bool
+	warnings   bool
+	unsafe     bool
+	breaks     bool
+	list       bool
+	info       bool
+	version    bool
+	dryRun     bool
+	include    []string
+	dirs       []string
+	debuginfo  []string
+	ignored    string
+	mode       string
+	usdtFile   bool
+	test       bool
+	bench      bool
+}
+
+func (f *traceFlags) register(c *cobra.Command) {
+	fl := c.Flags()
+	fl.StringVarP(&f.pidText, "pid", "p", "", "probe this process")
+	fl.StringVarP(&f.command, "cmd", "c", "", "start this command and probe it from its first instruction of main")
+	fl.StringVarP(&f.expr, "execute", "e", "", "the script itself instead of a file")
+	fl.BoolVarP(&f.list, "list", "l", false, "list the probes that fit a pattern, or those of a script")
+	fl.DurationVar(&f.duration, "duration", 0, "end after this time, for example 5s")
+	fl.StringVarP(&f.format, "format", "f", "text", "print as text or as json, one object a line")
+	fl.StringVarP(&f.output, "output", "o", "", "print to this file")
+	fl.StringVarP(&f.buffer, "buffer", "B", "line", "hold output back: line, full (until the end) or none")
+	fl.BoolVarP(&f.quiet, "quiet", "q", false, "do not tell how many probes there are")
+	fl.BoolVar(&f.unsafe, "unsafe", false, "allow system() and what else acts on the system")
+	fl.BoolVarP(&f.warnings, "warnings", "k", false, "warn of reads and map accesses that fail")
+	fl.BoolVar(&f.noWarnings, "no-warnings", false, "print no warning")
+	fl.BoolVarP(&f.verbose, "verbose", "v", false, "say on standard error what is done, with the pauses of the target")
+	fl.StringSliceVarP(&f.debug, "debug", "d", nil, "print what a stage makes of the script: codegen (eBPF) or all")
+	fl.BoolVar(&f.dryRun, "dry-run", false, "end when the script is compiled")
+	fl.BoolVar(&f.info, "info", false, "tell what this system and this program can do")
+	fl.BoolVarP(&f.version, "version", "V", false, "tell the version")
+	fl.StringArrayVar(&f.include, "include", nil, "read this header before the script")
+	fl.StringArrayVarP(&f.dirs, "include-dir", "I", nil, "look for headers in this directory, too")
+	fl.StringArrayVar(&f.debuginfo, "debuginfo", nil, "look for debug information in these directories, too (DIR:DIR)")
+	fl.StringVar(&f.filter, "probe-filter", "", "run only probes whose name fits this regular expression")
+	fl.BoolVar(&f.breaks, "breakpoints", false, "allow a breakpoint where no jump is possible; it kills a thread that blocks SIGTRAP")
+	fl.BoolVar(&f.usdtFile, "usdt-file-activation", false, "has no effect: semaphores are always raised by file")
+	for _, name := range []string{"no-feature", "traceable-functions", "dwarf-pid"} {
+		fl.StringVar(&f.ignored, name, "", "has no effect, for bpftrace's sake")
+	}
+	for _, name := range []string{"mode", "aot", "emit-elf", "emit-llvm"} {
+		fl.StringVar(&f.mode, name, "", "not available")
+		_ = fl.MarkHidden(name) // it is there
+	}
+	fl.BoolVar(&f.test, "test", false, "not available")
+	fl.BoolVar(&f.bench, "bench", false, "not available")
+	_, _ = fl.MarkHidden("test"), fl.MarkHidden("bench")
+}
+
+// check refuses what does not go together, and reads the process id.
+func (f *traceFlags) check() error {
+	switch {
+	case f.pidText != "" && f.command != "":
+		return usageError{errors.New("-p and -c exclude each other")}
+	case f.duration < 0:
+		return usageError{fmt.Errorf("--duration %s is negative", f.duration)}
+	case f.format != "text" && f.format != "json":
+		return usageError{fmt.Errorf("-f %s: the formats are text and json", f.format)}
+	case f.buffer != "line" && f.buffer != "full" && f.buffer != "none":
+		return usageError{fmt.Errorf("-B must be either 'line', 'full', or 'none'")}
+	case f.warnings && f.noWarnings:
+		return usageError{errors.New("-k and --no-warnings exclude each other")}
+	case f.mode != "" || f.test || f.bench:
+		return usageError{errors.New("--mode, --test, --bench, --aot and --emit-... are about bpftrace's own compiler; there is nothing like them here")}
+	}
+	if f.pidText == "" {
+		return nil
+	}
+	var err error
+	f.pid, err = parsePID(f.pidText)
+	return err
+}
+
+// maxPID is the largest process id that Linux can give (PID_MAX_LIMIT of include/linux/threads.h).
+const maxPID = 1 << 22
+
+func parsePID(text string) (int, error) {
+	n, err := strconv.ParseUint(text, 0, 64)
+	digits := strings.TrimLeft(text, "0123456789")
+	switch {
+	case err != nil && digits == text:
+		return 0, usageError{fmt.Errorf("Failed to parse pid: invalid integer: %s", text)}
+	case err != nil:
+		return 0, usageError{fmt.Errorf("Failed to parse pid: invalid trailing bytes: %s", text)}
+	case n > maxPID:
+		return 0, usageError{fmt.Errorf("Pid out of range: %d", n)}
+	case n == 0:
+		return 0, usageError{fmt.Errorf("-p %s is no process id", text)}
+	}
+	return int(n), nil
+}
+
+// compile reads and compiles the script. dash is how many arguments came before a "--", or -1.
+func (f *traceFlags) compile(dash int, args []string) (*trapless.Script, error) {
+	name, src, rest, err := f.source(args)
+	if err != nil {
+		return nil, err
+	}
+	params := rest
+	_ = dash
+	script, err := trapless.CompileWith(name, src, trapless.CompileOptions{Params: params})
+	if err != nil {
+		return nil, err
+	}
+	for _, stage := range f.debug {
+		if stage != "codegen" && stage != "all" {
+			return nil, usageError{fmt.Errorf("invalid option for -d: %s; there is codegen", stage)}
+		}
+		fmt.Print(script.Listing())
+	}
+	return script, nil
+}
+
+// source returns the script's name and text, and the arguments behind it.
+func (f *traceFlags) source(args []string) (name, src string, rest []string, err error) {
+	switch {
+	case f.expr != "":
+		return "stdin", f.expr, args, nil
+	case len(args) == 0:
+		return "", "", nil, usageError{errors.New("no script: give -e 'SCRIPT' or a file")}
+	case args[0] == "-":
+		text, err := io.ReadAll(os.Stdin)
+		return "stdin", string(text), args[1:], err
+	}
+	text, err := os.ReadFile(args[0])
+	if err != nil {
+		return "", "", nil, fmt.Errorf("failed to open file '%s': %w", args[0], errors.Unwrap(err))
+	}
+	return args[0], string(text), args[1:], nil
+}
