@@ -14,7 +14,7 @@ import (
 // Magic starts every arena; Version changes with any incompatible layout.
 const (
 	Magic   = 0x5353454c50415254 // "TRAPLESS", little endian
-	Version = 2
+	Version = 3
 )
 
 // Offsets of words in the arena header, in bytes from the arena's base.
@@ -117,16 +117,19 @@ const (
 
 	// Array has MaxEntries values that all threads share.
 	Array
-	// Hash has a directory of keys, and a state and a value for each directory
-	// position, that all threads share.
+	// Hash is a table of states, values and keys that all threads share, from
+	// which entries can be deleted.
 	Hash
 	// RingBuf and PerfEventArray have records in the slots' rings, which bear
 	// the map's number.
 	RingBuf
 	PerfEventArray
 
+	// LRUHash is a Hash in which entries that were not used for some time make
+	// room for new ones when it is full.
+	LRUHash
+
 	// Kinds of the kernel's that have no layout yet; NewLayout refuses them.
-	LRUHash    // a Hash whose least recently used entries make room
 	StackTrace // stacks by their number
 )
 
@@ -136,7 +139,7 @@ type MapSpec struct {
 	Kind       MapKind
 	KeySize    int // bytes: 4 for an array, 1 to MaxKey for a hash
 	ValueSize  int // bytes, positive, at most MaxValue
-	MaxEntries int // positive; of a hash the number of keys that it ever holds
+	MaxEntries int // positive; of a PerSlotHash the number of keys that it ever holds
 
 	// MaxWord is the word of a value that only ever grows: over all slots it is
 	// the largest that counts, as an unsigned number, where other words are
@@ -153,13 +156,17 @@ const (
 // Stride is the distance of values in bytes, a multiple of 8.
 func (m *MapSpec) Stride() int { return (m.ValueSize + 7) &^ 7 }
 
-// Entry is the distance of shared values in bytes. The 8 bytes before a value of a
-// Hash are its state.
+// Entry is the distance of shared values in bytes. A position of a table is a
+// multiple of 16 bytes long, and its state lies 8 bytes before its value.
 func (m *MapSpec) Entry() int {
-	if m.Kind == Hash {
-		return 8 + m.Stride()
+	if !m.IsTable() {
+		return m.Stride()
 	}
-	return m.Stride()
+	n := 16 + m.Stride()
+	if m.KeyWords() > 1 {
+		n += 8 * m.KeyWords()
+	}
+	return (n + 15) &^ 15
 }
 
 // KeyWords is the number of 8-byte words that hold a key; a shorter key is
@@ -167,20 +174,50 @@ func (m *MapSpec) Entry() int {
 func (m *MapSpec) KeyWords() int { return (m.KeySize + 7) / 8 }
 
 // Shared reports whether all threads use the same values.
-func (m *MapSpec) Shared() bool { return m.Kind == Array || m.Kind == Hash }
+func (m *MapSpec) Shared() bool { return m.Kind == Array || m.IsTable() }
 
-// IsHash reports whether the map has a directory of keys.
-func (m *MapSpec) IsHash() bool { return m.Kind == PerSlotHash || m.Kind == Hash }
+// IsHash reports whether the map finds values by keys of any kind.
+func (m *MapSpec) IsHash() bool { return m.Kind == PerSlotHash || m.IsTable() }
+
+// IsTable reports whether state, value and key of an entry lie together.
+func (m *MapSpec) IsTable() bool { return m.Kind == Hash || m.Kind == LRUHash }
 
 // IsRing reports whether the map stands for records in the slots' rings.
 func (m *MapSpec) IsRing() bool { return m.Kind == RingBuf || m.Kind == PerfEventArray }
 
-// States of a position of a Hash. A key stays in the directory when its entry
-// is deleted, and is found there when it is entered again.
+// Phases of a position of a table: the low byte of its state word. The second
+// byte is 1 if an entry of an LRUHash was used lately (StateUsed). The others are a
+// number that grows whenever the position gets another entry, so that a state
+// that was read once tells whether the entry is still the same.
+//
+// A deleted entry keeps its key, and the next one with this key takes its place.
+// Only if the table is full are deleted ones given up, for others to take. Whoever
+// enters a key in a new place owns the position while it writes the key and the
+// value (PhaseBusy), then shows it (PhaseEntering) and looks for others that do the
+// same with the same key: what lies behind it on the key's way is turned down
+// (PhaseRefused), and one before it is helped and turns it down itself, so that
+// one of them becomes an entry, whoever dies meanwhile. (Purcell and Harris,
+// Non-blocking Hashtables with Open Addressing, 2005.)
 const (
-	StateAbsent  = 0
-	StatePresent = 1
-	StateClaimed = 2 // by an update that demands that the entry is new
+	PhaseEmpty    = 0 // never used: a search ends here
+	PhasePresent  = 1
+	PhaseDead     = 2 // deleted; the key stays
+	PhaseBusy     = 3 // somebody writes key and value
+	PhaseEntering = 4 // key and value are there, and may become an entry
+	PhaseRefused  = 5 // and will not
+	PhaseGone     = 6 // free for any key
+
+	StateUsed   = 1 << 8
+	StateNext   = 1 << 16 // the next number
+	StatePhase  = 0xff
+	StateNumber = -1 << 16 // mask of the number
+)
+
+// Places in a position of a table, in bytes from its value. The key's word lies at
+// Stride, and the words of a long key follow it.
+const (
+	EntryState = -8
+	EntryUsed  = -7 // u8: StateUsed
 )
 
 // MapLayout says where a map lies. Offsets are in bytes.
@@ -195,6 +232,10 @@ const (
 // on the word at Nodes; node i is at Nodes+8+8*i*KeyWords and holds the key. It
 // is written before the directory word that names it is published by one
 // compare-and-swap, and never again.
+//
+// A table has neither: the key's word is the key itself, if it has up to 8 bytes,
+// or else HashKey of it. A key lies at one of ProbeLimit positions from the one
+// that its hash tells, none of which is empty.
 type MapLayout struct {
 	MapSpec
 	DirBits   uint   // log2 of directory positions (hash only)
@@ -203,19 +244,31 @@ type MapLayout struct {
 	Nodes     uint64 // from the arena's base (keys of more than 8 bytes)
 	NodeCount int
 	Used      uint64 // from the arena's base: u64 of occupied positions, lock-added
+	Hand      uint64 // from the arena's base: u64 that goes around a table in search of entries to give up
 	Cells     uint64 // from a slot's base: Stride bytes per position, unless values are shared
-	Values    uint64 // from the arena's base: the first value of an Array or Hash; the next is Entry bytes behind it
+	Values    uint64 // from the arena's base: the first value of an Array or table; the next is Entry bytes behind it
 }
 
 // Positions is the number of cells of the map in each slot.
 func (m *MapLayout) Positions() int {
 	switch {
+	case m.IsTable():
+		return 1 << m.DirBits
 	case m.IsHash():
 		return 1<<m.DirBits + 1
 	case m.IsRing():
 		return 0
 	}
 	return m.MaxEntries
+}
+
+// State, Value, Word and KeyWord are where parts of a position of a table lie, from
+// the arena's base.
+func (m *MapLayout) State(pos uint64) uint64 { return m.Value(pos) - 8 }
+func (m *MapLayout) Value(pos uint64) uint64 { return m.Values + pos*uint64(m.Entry()) }
+func (m *MapLayout) Word(pos uint64) uint64  { return m.Value(pos) + uint64(m.Stride()) }
+func (m *MapLayout) KeyWord(pos uint64, i int) uint64 {
+	return m.Word(pos) + 8 + 8*uint64(i)
 }
 
 // Layout is where everything lies in an arena.
@@ -283,14 +336,19 @@ func NewLayout(c Config) (*Layout, error) {
 
 // place puts what all threads share of a map at next, and returns what follows.
 func (m *MapLayout) place(next uint64) uint64 {
-	if m.IsHash() {
+	switch {
+	case m.IsTable():
+		const counters = 128
+		m.Used, m.Hand = next, next+64
+		m.Values = next + counters + 8
+		next += pageUp(uint64(counters + m.Entry()*m.Positions()))
+	case m.IsHash():
 		m.Dir = next
 		next += pageUp(8 * uint64(m.Positions()))
 		m.Used, m.Nodes = next, next+64
 		next += pageUp(64 + 8 + uint64(m.NodeCount*8*m.KeyWords()))
-	}
-	if m.Shared() {
-		m.Values = next + uint64(m.Entry()-m.Stride())
+	case m.Shared():
+		m.Values = next
 		next += pageUp(uint64(m.Entry() * m.Positions()))
 	}
 	return next
@@ -314,12 +372,12 @@ func newMapLayout(s MapSpec, index int) (MapLayout, error) {
 		if s.KeySize != 4 {
 			return m, fmt.Errorf("%w: array %s: keys of %d bytes", ErrLayout, s.Name, s.KeySize)
 		}
-	case PerSlotHash, Hash:
+	case PerSlotHash, Hash, LRUHash:
 		if s.KeySize <= 0 || s.KeySize > MaxKey {
 			return m, fmt.Errorf("%w: map %s: keys of %d bytes", ErrLayout, s.Name, s.KeySize)
 		}
 		m.DirBits = uint(bits.Len(uint(2*s.MaxEntries - 1)))
-		if s.KeyWords() > 1 {
+		if s.KeyWords() > 1 && !s.IsTable() {
 			m.NodeCount = 1 << m.DirBits
 		}
 	default:

@@ -12,6 +12,8 @@ var testSpecs = []MapSpec{
 	{Name: "array", Kind: PerSlotArray, KeySize: 4, ValueSize: 16, MaxEntries: 9},
 	{Name: "short", Kind: PerSlotHash, KeySize: 8, ValueSize: 24, MaxEntries: 100},
 	{Name: "long", Kind: PerSlotHash, KeySize: 24, ValueSize: 8, MaxEntries: 1},
+	{Name: "table", Kind: Hash, KeySize: 5, ValueSize: 12, MaxEntries: 7},
+	{Name: "long table", Kind: LRUHash, KeySize: 20, ValueSize: 8, MaxEntries: 8},
 }
 
 // area is a part of the arena that must not overlap another.
@@ -30,6 +32,11 @@ func areas(l *Layout) []area {
 	}
 	out[3].start = l.Slots + 1<<l.StrideShift // the first slot is listed in parts
 	for _, m := range l.Maps {
+		if m.IsTable() {
+			n := uint64(m.Positions())
+			out = append(out, area{m.Name, m.State(0), m.State(n)}, area{m.Name + " used", m.Used, m.Used + 8}, area{m.Name + " hand", m.Hand, m.Hand + 8})
+			continue
+		}
 		cells := l.Slots + m.Cells
 		out = append(out, area{m.Name + " cells", cells, cells + uint64(m.ValueSize*m.Positions())})
 		if m.Kind == PerSlotHash {
@@ -91,7 +98,7 @@ func TestLayoutRefuses(t *testing.T) {
 		"no value":      spec(func(s *MapSpec) { s.ValueSize = 0 }),
 		"large value":   spec(func(s *MapSpec) { s.ValueSize = MaxValue + 1 }),
 		"no key":        spec(func(s *MapSpec) { s.KeySize = 0 }),
-		"LRU hash":      spec(func(s *MapSpec) { s.Kind = LRUHash }),
+		"stacks":        spec(func(s *MapSpec) { s.Kind = StackTrace }),
 		"too large":     spec(func(s *MapSpec) { s.Kind, s.ValueSize, s.MaxEntries = Hash, MaxValue, 1<<20 }),
 		"large key":     spec(func(s *MapSpec) { s.KeySize = 72 }),
 		"no kind":       spec(func(s *MapSpec) { s.Kind = 0 }),

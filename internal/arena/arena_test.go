@@ -233,14 +233,18 @@ func TestSharedValues(t *testing.T) {
 		t.Errorf("the array holds %x", got)
 	}
 	h := &l.Maps[1]
-	a.Store(h.Dir+8*3, 42^uint64(int64(h.KeyMask)))
-	a.Store(h.Values+16*3, 7)
+	a.Store(h.Word(3), 42)
+	a.Store(h.Value(3), 7)
+	a.Store(h.State(3), abi.StateNext|abi.PhaseDead)
 	if got := a.Entries(1); len(got) != 0 {
 		t.Errorf("an entry that was deleted shows: %v", got)
 	}
-	a.Store(h.Values+16*3-8, abi.StatePresent)
+	a.Store(h.State(3), abi.StateNext|abi.PhasePresent)
 	if diff := cmp.Diff([]Entry{{Key: []uint64{42}, Value: []uint64{7}}}, a.Entries(1)); diff != "" {
 		t.Error(diff)
+	}
+	if a.Clear(1); a.Load(h.State(3)) != abi.StateNext|abi.PhaseDead {
+		t.Errorf("an entry that was cleared is %#x", a.Load(h.State(3)))
 	}
 }
 

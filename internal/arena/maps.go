@@ -25,7 +25,10 @@ func (a *Arena) Entries(m int) []Entry {
 		if !ok {
 			continue
 		}
-		out = append(out, Entry{Key: key, Value: a.merge(ml, pos, slots)})
+		value := a.merge(ml, pos, slots)
+		if now, ok := a.keyAt(ml, pos); ok && slices.Equal(now, key) { // it may have got another entry meanwhile
+			out = append(out, Entry{Key: key, Value: value})
+		}
 	}
 	slices.SortFunc(out, func(x, y Entry) int { return slices.CompareFunc(x.Key, y.Key, cmp.Compare[uint64]) })
 	return out
@@ -36,7 +39,7 @@ func (a *Arena) merge(ml *abi.MapLayout, pos int, slots []uint64) []uint64 {
 	value := make([]uint64, ml.Stride()/8)
 	if ml.Shared() {
 		for w := range value {
-			value[w] = a.Load(ml.Values + uint64(pos*ml.Entry()+8*w))
+			value[w] = a.Load(ml.Value(uint64(pos)) + uint64(8*w))
 		}
 		return value
 	}
@@ -62,9 +65,9 @@ func (a *Arena) Clear(m int) {
 		a.Zero(m, 0)
 		return
 	}
-	for pos := range ml.Positions() {
-		if at := ml.Values + uint64(pos*ml.Entry()) - 8; a.Load(at) == abi.StatePresent {
-			a.Store(at, abi.StateAbsent)
+	for pos := range uint64(ml.Positions()) {
+		if s := a.Load(ml.State(pos)); s&abi.StatePhase == abi.PhasePresent {
+			a.swap(ml.State(pos), s, s&^(abi.StateNext-1)|abi.PhaseDead) // else it has just changed
 		}
 	}
 }
@@ -78,7 +81,7 @@ func (a *Arena) Zero(m, from int) {
 			continue
 		}
 		for w := from; w < ml.Stride()/8; w++ {
-			a.Store(ml.Values+uint64(pos*ml.Entry()+8*w), 0)
+			a.Store(ml.Value(uint64(pos))+uint64(8*w), 0)
 		}
 	}
 }
@@ -107,8 +110,8 @@ func (a *Arena) keyAt(ml *abi.MapLayout, pos int) ([]uint64, bool) {
 		}
 		return []uint64{uint64(pos)}, true
 	}
-	if ml.Kind == abi.Hash && a.Load(ml.Values+uint64(pos*ml.Entry())-8) != abi.StatePresent {
-		return nil, false
+	if ml.IsTable() {
+		return a.tableKey(ml, uint64(pos))
 	}
 	word := a.Load(ml.Dir + uint64(8*pos))
 	mask := uint64(int64(ml.KeyMask))
@@ -131,6 +134,21 @@ func (a *Arena) keyAt(ml *abi.MapLayout, pos int) ([]uint64, bool) {
 	return key, true
 }
 
+// tableKey returns the key of a position of a table that has an entry.
+func (a *Arena) tableKey(ml *abi.MapLayout, pos uint64) ([]uint64, bool) {
+	state := a.Load(ml.State(pos))
+	if state&abi.StatePhase != abi.PhasePresent {
+		return nil, false
+	}
+	key := make([]uint64, ml.KeyWords())
+	for i := range key {
+		if key[i] = a.Load(ml.Word(pos)); len(key) > 1 {
+			key[i] = a.Load(ml.KeyWord(pos, i))
+		}
+	}
+	return key, (a.Load(ml.State(pos))^state)&^(abi.StateNext-1) == 0
+}
+
 // SetValue writes the value at a position of a map that all threads share, before
 // any program runs. Precondition: the value has the map's value size.
 func (a *Arena) SetValue(m, pos int, value []byte) {
@@ -138,7 +156,7 @@ func (a *Arena) SetValue(m, pos int, value []byte) {
 	if !ml.Shared() || len(value) != ml.ValueSize || pos < 0 || pos >= ml.Positions() {
 		panic("BUG: arena: no such value")
 	}
-	copy(a.mem[ml.Values+uint64(pos*ml.Entry()):], value)
+	copy(a.mem[ml.Value(uint64(pos)):], value)
 }
 
 // Value copies the value at a position of a map that all threads share, word by
@@ -147,7 +165,7 @@ func (a *Arena) Value(m, pos int) []byte {
 	ml := &a.layout.Maps[m]
 	out := make([]byte, ml.Stride())
 	for w := 0; w < len(out); w += 8 {
-		putWord(out[w:], a.Load(ml.Values+uint64(pos*ml.Entry()+w)))
+		putWord(out[w:], a.Load(ml.Value(uint64(pos))+uint64(w)))
 	}
 	return out[:ml.ValueSize]
 }

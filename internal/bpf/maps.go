@@ -21,6 +21,8 @@ func (x *run) find(ml *abi.MapLayout, key []byte, enter bool) (pos uint64, ok bo
 	case !ml.IsHash():
 		pos = uint64(binary.LittleEndian.Uint32(key))
 		return pos, pos < uint64(ml.MaxEntries)
+	case ml.IsTable():
+		panic("BUG: bpf: a table is searched like a directory")
 	case ml.KeyWords() == 1:
 		return x.findShort(ml, keyWords(key)[0], enter)
 	}
@@ -152,24 +154,20 @@ func (x *run) holds(ml *abi.MapLayout, word uint64, words []uint64, hash uint64)
 	return true
 }
 
-// stateAt is where the state of a position of a Hash lies in the arena.
-func stateAt(ml *abi.MapLayout, pos uint64) uint64 { return ml.Values + pos*uint64(ml.Entry()) - 8 }
-
 // valueAt is where the value at a position lies in the arena.
 func (m *Machine) valueAt(ml *abi.MapLayout, pos uint64) uint64 {
 	if ml.Shared() {
-		return ml.Values + pos*uint64(ml.Entry())
+		return ml.Value(pos)
 	}
 	return m.slotBase() + ml.Cells + pos*uint64(ml.Stride())
 }
 
 // lookup is map_lookup_elem: the position of the entry that a key has.
 func (x *run) lookup(ml *abi.MapLayout, key []byte) (uint64, bool) {
-	pos, ok := x.find(ml, key, false)
-	if ok && ml.Kind == abi.Hash {
-		ok = loadWord(x.Arena, stateAt(ml, pos)) == abi.StatePresent
+	if ml.IsTable() {
+		return x.table(ml, key).lookup()
 	}
-	return pos, ok
+	return x.find(ml, key, false)
 }
 
 // Flags of map_update_elem, and what it and map_delete_elem may return besides
@@ -186,26 +184,19 @@ const (
 
 // update is map_update_elem.
 func (x *run) update(ml *abi.MapLayout, key, value []byte, flags uint64) int64 {
-	if flags > bpfExist || ml.Kind == abi.PerSlotHash && flags == bpfNoExist {
+	switch {
+	case flags > bpfExist || ml.Kind == abi.PerSlotHash && flags == bpfNoExist:
 		return errInval
-	}
-	if !ml.IsHash() {
+	case ml.IsTable():
+		return x.table(ml, key).update(value, flags)
+	case !ml.IsHash():
 		return x.updateArray(ml, key, value, flags)
 	}
 	pos, ok := x.find(ml, key, true)
-	switch {
-	case !ok:
+	if !ok {
 		return errTooBig
-	case ml.Kind != abi.Hash:
-	case flags == bpfExist && loadWord(x.Arena, stateAt(ml, pos)) != abi.StatePresent:
-		return errNoEnt
-	case flags == bpfNoExist && !swapWord(x.Arena, stateAt(ml, pos), abi.StateAbsent, abi.StateClaimed):
-		return errExist
 	}
 	x.putValue(ml, pos, value)
-	if ml.Kind == abi.Hash {
-		storeWord(x.Arena, stateAt(ml, pos), abi.StatePresent)
-	}
 	return 0
 }
 
@@ -229,12 +220,8 @@ func (x *run) putValue(ml *abi.MapLayout, pos uint64, value []byte) {
 
 // remove is map_delete_elem.
 func (x *run) remove(ml *abi.MapLayout, key []byte) int64 {
-	if ml.Kind != abi.Hash {
+	if !ml.IsTable() {
 		return errInval
 	}
-	pos, ok := x.find(ml, key, false)
-	if !ok || !swapWord(x.Arena, stateAt(ml, pos), abi.StatePresent, abi.StateAbsent) {
-		return errNoEnt
-	}
-	return 0
+	return x.table(ml, key).remove()
 }

@@ -41,6 +41,7 @@ func TestRows(t *testing.T) {
 		{func(a *Asm) { a.OpRI(Sub, 8, RSP, 0x80) }, "4881ec80000000", "sub rsp,0x80"},
 		{func(a *Asm) { a.OpRI(Cmp, 4, RAX, -1) }, "83f8ff", "cmp eax,0xffffffff"},
 		{func(a *Asm) { a.Lock(); a.OpMI(Add, 8, At(R11, 16), 1) }, "f04983431001", "lock add QWORD PTR [r11+0x10],0x1"},
+		{func(a *Asm) { a.Lock(); a.Cmpxchg16b(At(RSI, 0)) }, "f0480fc70e", "lock cmpxchg16b OWORD PTR [rsi]"},
 		{func(a *Asm) { a.Lock(); a.Cmpxchg(8, At(RDI, 0), RCX) }, "f0480fb10f", "lock cmpxchg QWORD PTR [rdi],rcx"},
 		{func(a *Asm) { a.Lock(); a.Xadd(4, At(RDI, 0), R9) }, "f0440fc10f", "lock xadd DWORD PTR [rdi],r9d"},
 		{func(a *Asm) { a.Bswap(8, R15) }, "490fcf", "bswap r15"},

@@ -117,6 +117,13 @@ func (a *Asm) Cmpxchg(size int, m Mem, r Reg) {
 	a.finish()
 }
 
+// Cmpxchg16b is cmpxchg16b m, which must be 16-byte aligned: if m equals RDX:RAX,
+// m = RCX:RBX, else RDX:RAX = m.
+func (a *Asm) Cmpxchg16b(m Mem) {
+	a.rm(8, 0x0fc7, 1, m)
+	a.finish()
+}
+
 // Xadd is xadd m, r: m += r, and r = what m was.
 func (a *Asm) Xadd(size int, m Mem, r Reg) {
 	a.rm(size, a.sized(0x0fc0, size), r, m, byteOps(size, r)...)

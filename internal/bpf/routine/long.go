@@ -2,13 +2,11 @@ package routine
 
 import (
 	"github.com/cilium/ebpf/asm"
-
-	"trapless/internal/abi"
 )
 
-// keyWord loads word i of the key; the last one may have fewer bytes. r1 is
-// used.
-func (c *code) keyWord(d asm.Register, i int) {
+// keyWord loads word i of the key that a register points to; the last one may have
+// fewer bytes. r1 is used, unless the word has 4 or 8.
+func (c *code) keyWord(d, key asm.Register, i int) {
 	rest := min(8, c.ml.KeySize-8*i)
 	off := int16(8 * i)
 	switch rest {
@@ -27,15 +25,7 @@ func (c *code) keyWord(d asm.Register, i int) {
 
 // hash computes abi.HashKey: the position and the upper half.
 func (c *code) hash() {
-	c.add(asm.Mov.Imm(position, 0))
-	c.number(asm.R2, abi.HashMul)
-	for i := range c.ml.KeyWords() {
-		if i > 0 { // rotate by 32
-			c.add(asm.Mov.Reg(asm.R0, position), asm.LSh.Imm(asm.R0, 32), asm.RSh.Imm(position, 32), asm.Or.Reg(position, asm.R0))
-		}
-		c.keyWord(asm.R0, i)
-		c.add(asm.Xor.Reg(position, asm.R0), asm.Mul.Reg(position, asm.R2))
-	}
+	c.hashAll(position)
 	c.add(asm.Mov.Reg(upper, position), asm.RSh.Imm(upper, 32), asm.RSh.Imm(position, int32(64-c.ml.DirBits)))
 }
 
@@ -77,7 +67,7 @@ func (c *code) match() {
 		asm.Mov.Reg32(asm.R2, asm.R0), asm.Sub.Imm(asm.R2, 1), asm.JGE.Imm(asm.R2, int32(c.ml.NodeCount), "next"))
 	c.nodeAddress(asm.R2)
 	for i := range c.ml.KeyWords() {
-		c.keyWord(asm.R4, i)
+		c.keyWord(asm.R4, key, i)
 		c.add(asm.LoadMem(asm.R1, asm.R2, int16(8*i), asm.DWord), asm.JNE.Reg(asm.R1, asm.R4, "next"))
 	}
 }
@@ -100,7 +90,7 @@ func (c *code) newNode() {
 		asm.Mov.Reg(node, upper), asm.LSh.Imm(node, 32), asm.Add.Reg(node, asm.R1), asm.Add.Imm(node, 1), asm.Mov.Reg(asm.R2, asm.R1))
 	c.nodeAddress(asm.R2)
 	for i := range c.ml.KeyWords() {
-		c.keyWord(asm.R4, i)
+		c.keyWord(asm.R4, key, i)
 		c.add(asm.StoreMem(asm.R2, int16(8*i), asm.R4, asm.DWord))
 	}
 }

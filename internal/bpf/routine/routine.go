@@ -59,6 +59,9 @@ func (c *code) element(r, base asm.Register) {
 	c.add(asm.LSh.Imm(r, 3), asm.Add.Reg(r, base))
 }
 
+// fresh is a label that there is not yet.
+func (c *code) fresh(name string) string { return fmt.Sprint(name, "_", len(c.insns)) }
+
 // ret returns a number.
 func (c *code) ret(v int32) { c.add(asm.Mov.Imm(asm.R0, v), asm.Return()) }
 
@@ -186,7 +189,7 @@ func (c *code) next() {
 func (c *code) count(full string) {
 	c.address(asm.R2, c.ml.Used)
 	c.add(asm.Mov.Imm(asm.R1, 1), asm.FetchAdd.Mem(asm.R2, asm.R1, asm.DWord, 0))
-	over := full + "_" + fmt.Sprint(len(c.insns))
+	over := c.fresh(full)
 	c.add(asm.JLT.Imm(asm.R1, int32(c.ml.MaxEntries), over))
 	c.leave()
 	c.add(asm.Ja.Label(full))

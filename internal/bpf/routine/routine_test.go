@@ -11,7 +11,7 @@ import (
 // they do is tested where they are compiled.
 func TestRoutinesAreClosed(t *testing.T) {
 	var maps []abi.MapSpec
-	for _, kind := range []abi.MapKind{abi.Hash, abi.PerSlotHash} {
+	for _, kind := range []abi.MapKind{abi.Hash, abi.LRUHash, abi.PerSlotHash} {
 		for _, size := range []int{1, 3, 4, 8, 9, 16, 63} {
 			maps = append(maps, abi.MapSpec{Name: "h", Kind: kind, KeySize: size, ValueSize: 100 - size, MaxEntries: 10})
 		}
@@ -29,7 +29,7 @@ func TestRoutinesAreClosed(t *testing.T) {
 		if ml.IsHash() {
 			programs = append(programs, Lookup(ml, 0x1000))
 		}
-		if ml.Kind == abi.Hash {
+		if ml.IsTable() {
 			programs = append(programs, Delete(ml, 0x1000))
 		}
 		for _, p := range programs {

@@ -26,6 +26,8 @@ func (g *generator) helper(o *op) {
 		g.pidTgid(d)
 	case routine.Syscall:
 		g.syscall(d)
+	case routine.Swap16:
+		g.swap16(d)
 	default:
 		g.callHelper(o, d)
 	}
@@ -42,10 +44,25 @@ func (g *generator) pidTgid(d asm.Reg) {
 	g.OpRR(asm.Or, 8, d, t)
 }
 
-// syscall emits a system call. Its operands go through the stack, for they may
-// be in each other's registers.
+// syscall emits a system call.
 func (g *generator) syscall(d asm.Reg) {
-	into := []asm.Reg{asm.RAX, asm.RDI, asm.RSI, asm.RDX, asm.R10}
+	g.into(asm.RAX, asm.RDI, asm.RSI, asm.RDX, asm.R10)
+	g.Syscall()
+	g.copy(d, asm.RAX)
+}
+
+// swap16 emits an exchange of 16 bytes.
+func (g *generator) swap16(d asm.Reg) {
+	g.into(asm.RSI, asm.RAX, asm.RDX, asm.RBX, asm.RCX)
+	g.Lock()
+	g.Cmpxchg16b(asm.At(asm.RSI, 0))
+	g.Setcc(asm.E, asm.RAX)
+	g.MovZX(1, d, asm.RAX)
+}
+
+// into moves r1, r2 ... into registers, through the stack, for they may be in each
+// other's.
+func (g *generator) into(into ...asm.Reg) {
 	sp := g.enterCall(len(into))
 	for i := range into {
 		g.Store(8, asm.At(asm.RSP, int32(8*i)), g.r(bpfasm.R1+bpfasm.Register(i)))
@@ -53,9 +70,7 @@ func (g *generator) syscall(d asm.Reg) {
 	for i, r := range into {
 		g.Load(8, r, asm.At(asm.RSP, int32(8*i)))
 	}
-	g.Syscall()
 	g.leaveCall(sp)
-	g.copy(d, asm.RAX)
 }
 
 // routineOperands finds what a helper reads that is a routine of the runtime.

@@ -138,26 +138,33 @@ func (g *generator) mapLookup(o *op) {
 	}
 }
 
-// shortLookup looks a key of up to 8 bytes up where it hashes to. If the directory
-// has another word there, the runtime searches.
+// shortLookup looks a key of up to 8 bytes up where it hashes to. If another one is
+// there, the runtime searches.
 func (g *generator) shortLookup(o *op) {
 	k, d, t := &o.key, g.r(bpfasm.R0), g.v(temp1)
 	ml := k.ml
 	key := g.shortKey(o)
 	miss, out := g.NewLabel(), g.NewLabel()
 	g.hash(d, key, ml.DirBits)
-	address(g.Asm, t, g.env.Arena+abi.Addr(ml.Dir))
-	g.Load(8, t, asm.AtIndex(t, d, 8, 0))
-	g.OpRI(asm.Xor, 8, t, ml.KeyMask)
-	g.OpRR(asm.Cmp, 8, t, key)
-	g.Jcc(asm.NE, miss)
-	if ml.KeySize == 8 { // an empty position looks like this key
-		g.OpRI(asm.Cmp, 8, key, ml.KeyMask)
-		g.Jcc(asm.E, miss)
-	}
-	g.cell(ml, d)
-	if ml.Kind == abi.Hash {
-		g.checkState(o, d, out)
+	if ml.IsTable() {
+		// The state is read before the key: then the key was written before.
+		g.cell(ml, d)
+		g.OpMI(asm.Cmp, 1, asm.At(d, abi.EntryState), abi.PhasePresent)
+		g.Jcc(asm.NE, miss)
+		g.OpRM(asm.Cmp, 8, key, asm.At(d, int32(ml.Stride())))
+		g.Jcc(asm.NE, miss)
+		g.useEntry(ml, d)
+	} else {
+		address(g.Asm, t, g.env.Arena+abi.Addr(ml.Dir))
+		g.Load(8, t, asm.AtIndex(t, d, 8, 0))
+		g.OpRI(asm.Xor, 8, t, ml.KeyMask)
+		g.OpRR(asm.Cmp, 8, t, key)
+		g.Jcc(asm.NE, miss)
+		if ml.KeySize == 8 { // an empty position looks like this key
+			g.OpRI(asm.Cmp, 8, key, ml.KeyMask)
+			g.Jcc(asm.E, miss)
+		}
+		g.cell(ml, d)
 	}
 	g.Bind(out)
 	g.later(func() {
@@ -171,6 +178,22 @@ func (g *generator) shortLookup(o *op) {
 			g.Jcc(asm.E, g.label(g.follow(o.target)))
 		}
 		g.Jmp(out)
+	})
+}
+
+// useEntry notes that the entry of an LRUHash that d points to is used.
+func (g *generator) useEntry(ml *abi.MapLayout, d asm.Reg) {
+	if ml.Kind != abi.LRUHash {
+		return
+	}
+	mark, done := g.NewLabel(), g.NewLabel()
+	g.OpMI(asm.Cmp, 1, asm.At(d, abi.EntryUsed), 0)
+	g.Jcc(asm.E, mark)
+	g.Bind(done)
+	g.later(func() {
+		g.Bind(mark)
+		g.StoreI(1, asm.At(d, abi.EntryUsed), 1)
+		g.Jmp(done)
 	})
 }
 
@@ -188,20 +211,6 @@ func (g *generator) shortKey(o *op) asm.Reg {
 		g.loadKey(g.v(t), g.keyMem(o), k.ml.KeySize)
 	}
 	return g.v(t)
-}
-
-// checkState makes d null if the entry that it points to was deleted.
-func (g *generator) checkState(o *op, d asm.Reg, out asm.Label) {
-	g.OpMI(asm.Cmp, 8, asm.At(d, -8), abi.StatePresent)
-	absent := g.NewLabel()
-	g.Jcc(asm.NE, absent)
-	g.later(func() {
-		g.Bind(absent)
-		g.nullCell(o, d)
-		if o.target < 0 {
-			g.Jmp(out)
-		}
-	})
 }
 
 // putSlot makes the slot the n-th argument of a routine, where it wants one.

@@ -65,7 +65,7 @@ func (r *routineMaker) maps() ([]mapRoutines, error) {
 		if out[i].lookup, err = r.compile(routine.Lookup(ml, r.env.Arena), 2); err != nil {
 			return nil, err
 		}
-		if ml.Kind != abi.Hash {
+		if !ml.IsTable() {
 			continue
 		}
 		if out[i].remove, err = r.compile(routine.Delete(ml, r.env.Arena), 1); err != nil {
