@@ -83,19 +83,6 @@ func (t *Target) takeOut(ctx context.Context, ds []*Detour, begin func() error, 
 	return a.run(ctx, changes)
 }
 
-// announce writes patches into the journal before they are made.
-func (t *Target) announce(ds []*Detour) error {
-	es := make([]entry, len(ds))
-	for i, d := range ds {
-		e := &es[i]
-		*e = entry{kind: entryPatch, state: statePending, a: uint64(d.patch.Addr), b: uint64(len(d.patch.New)), c: uint64(d.At)}
-		copy(e.old[:], d.patch.Old)
-		copy(e.new[:], d.patch.New)
-		d.entry = len(t.journal.entries) + i
-	}
-	return t.journal.append(es...)
-}
-
 // withdraw says in the journal that a patch is not there.
 func (t *Target) withdraw(d *Detour) error {
 	err := t.journal.setState(d.entry, stateUndone)
@@ -137,6 +124,7 @@ type application struct {
 	waiting  map[*plan.Window]bool // in this stop
 	refusals []*plan.Refusal
 	threads  []ptrace.Stopped // by their program counters
+	maps     *proc.Finder     // in this stop
 	busy     error            // why a change has to wait
 }
 
@@ -175,6 +163,14 @@ func (a *application) checkFiles(changes []Change) ([]*Detour, error) {
 	byAddr := slices.SortedFunc(slices.Values(in), func(x, y *Detour) int { return int(int64(x.patch.Addr - y.patch.Addr)) })
 	blocks := blockReader{files: a.files, maps: maps}
 	for _, d := range byAddr { // those that need a refused one are refused when their turn comes
+		m := maps.Find(d.patch.Addr)
+		if m != nil && d.text == (Text{}) {
+			d.text = TextOf(m)
+		}
+		if !d.stands(m) {
+			a.refuse(d, "what it was planned for is not mapped there any more")
+			continue
+		}
 		text, err := blocks.read(d.patch.Addr, len(d.patch.Old))
 		switch {
 		case errors.Is(err, ErrText):
@@ -250,6 +246,10 @@ func (a *application) slice(ctx context.Context, todo []Change) (left []Change, 
 	if a.threads, err = a.group.Stopped(); err != nil {
 		return todo, err
 	}
+	if a.maps, err = proc.NewFinder(a.PID); err != nil {
+		return todo, err
+	}
+	defer a.maps.Close()
 	slices.SortFunc(a.threads, func(x, y ptrace.Stopped) int { return int(int64(x.Regs.RIP - y.Regs.RIP)) })
 	for i := range todo {
 		if i > 0 && !a.held && time.Now().After(until) {
@@ -316,6 +316,10 @@ func (a *application) change(c *Change) error {
 			a.refuse(d, "it is not mapped any more")
 			continue
 		}
+		if !d.stands(a.maps.Find(d.patch.Addr)) {
+			a.refuse(d, "what it was planned for is not mapped there any more")
+			continue
+		}
 		if !bytes.Equal(cur, want) {
 			a.refuse(d, "memory holds % x there and the file % x: a breakpoint of another tracer, or code that changes itself", cur, want)
 			continue
@@ -375,20 +379,29 @@ func (t *Target) setBoundaries(pairs []pair) error {
 }
 
 // restore takes one patch out. Text that is not ours any more is left alone.
-func (t *Target) restore(d *Detour) error {
+func (a *application) restore(d *Detour) error {
 	if !d.inPlace {
 		return nil
 	}
 	p := &d.patch
 	cur := make([]byte, len(p.New))
-	if t.mem.ReadAt(cur, p.Addr) == nil { // else a library was unloaded
-		if want, ok := original(p.Addr, cur, p.Old, p.New); ok {
-			if err := writeText(t.mem, p.Addr, cur, want); err != nil {
+	if a.mem.ReadAt(cur, p.Addr) == nil { // else a library was unloaded
+		want, ok := original(p.Addr, cur, p.Old, p.New)
+		if ok && (d.stands(a.maps.Find(p.Addr)) || d.copied(cur)) {
+			if err := writeText(a.mem, p.Addr, cur, want); err != nil {
 				return err
 			}
 		}
 	}
-	return t.leave(d)
+	return a.leave(d)
+}
+
+// copied reports whether text that is not the file's mapping any more is a copy of it
+// with the patch, as a program has that moves itself to larger pages. A breakpoint
+// alone says nothing; nothing else has a jump to the detour.
+func (d *Detour) copied(cur []byte) bool {
+	const certain = 4 // bytes
+	return bytes.Equal(cur, d.patch.New) && different(d.patch.Old, d.patch.New) >= certain
 }
 
 // Forget is for detours whose text is not mapped any more: nothing is written

@@ -98,6 +98,7 @@ type journal struct {
 	size    uint64
 	entries []entry
 	actions []int // the numbers of those of entryAction
+	spare   []int // of those of patches that were undone, behind all that are pending
 }
 
 // maxEntries bounds what a tracer reads of a journal, and so what one writes: a
@@ -182,8 +183,11 @@ func (j *journal) setState(i int, s entryState) error {
 	j.entries[i].state = s
 	var raw [4]byte
 	binary.LittleEndian.PutUint32(raw[:], uint32(s))
-	return j.mem.WriteAt(raw[:], j.base+abi.Addr(j.offset+uint64(i)*entrySize+4))
+	return j.mem.WriteAt(raw[:], j.at(i)+4)
 }
+
+// at is where entry number i lies.
+func (j *journal) at(i int) abi.Addr { return j.base + abi.Addr(j.offset+uint64(i)*entrySize) }
 
 // setTracer names the process that is at work; zeros for none.
 func (j *journal) setTracer(pid, start uint64) error { return j.putWords(jrnTracer, pid, start) }

@@ -5,10 +5,12 @@ import (
 	"errors"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 
 	"trapless/internal/abi"
+	"trapless/internal/plan"
 )
 
 // fakeMemory is an arena at address 0.
@@ -89,6 +91,57 @@ func TestCarriedPieces(t *testing.T) {
 			if len(j.entries) < room && e.c == 0 && e.kind == entryPlacement {
 				t.Fatal("a piece was joined although there was room")
 			}
+		}
+	}
+}
+
+// TestJournalCompacts puts patches in and takes them out in any order, in a journal
+// with room for little more than are there at once. What is there is in the journal
+// at every moment, behind what was there before.
+func TestJournalCompacts(t *testing.T) {
+	const most, room = 10, 24
+	r := rand.New(rand.NewPCG(3, 4))
+	mem := make(fakeMemory, abi.HeaderSize+room*entrySize)
+	j, err := newJournal(mem, 0, &abi.Layout{Journal: abi.HeaderSize, JournalSize: room * entrySize}, 0, []entry{{kind: entryRegion, a: 1 << 20, b: regionSize}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	target := &Target{journal: j}
+	for step := range 2000 {
+		if len(target.detours) < most && r.IntN(2) == 0 {
+			var ds []*Detour
+			for range 1 + r.IntN(most-len(target.detours)) {
+				ds = append(ds, &Detour{patch: plan.Patch{Addr: abi.Addr(step), Old: []byte{1}, New: []byte{2}}})
+			}
+			if err := target.announce(ds); err != nil {
+				t.Fatalf("step %d: %v", step, err)
+			}
+			target.detours = append(target.detours, ds...)
+		} else if n := len(target.detours); n > 0 {
+			i := r.IntN(n)
+			if err := target.withdraw(target.detours[i]); err != nil {
+				t.Fatal(err)
+			}
+			target.detours = slices.Delete(target.detours, i, i+1)
+		}
+		read, _, err := openJournal(mem, 0, uint64(len(mem)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got, want []uint64
+		for _, e := range read.entries[1:] {
+			if e.kind != entryPatch {
+				t.Fatalf("step %d: an entry of kind %d", step, e.kind)
+			}
+			if e.state == statePending {
+				got = append(got, e.a)
+			}
+		}
+		for _, d := range target.detours {
+			want = append(want, uint64(d.patch.Addr))
+		}
+		if !slices.Equal(got, want) || read.entries[0].kind != entryRegion {
+			t.Fatalf("step %d: the journal has %v, there are %v", step, got, want)
 		}
 	}
 }

@@ -53,6 +53,7 @@ type Detour struct {
 	enabled [][]bool // by site and program: whether it may run
 	pairs   []plan.PCPair
 	patch   plan.Patch
+	text    Text // that the patch is for
 	entry   int  // in the journal, -1 for none
 	inPlace bool // then it is number index of Target.detours
 	index   int
@@ -63,7 +64,7 @@ func (d *Detour) InPlace() bool { return d.inPlace }
 
 // Same reports whether two detours are the same code with the same patch.
 func (d *Detour) Same(o *Detour) bool {
-	return d.At == o.At && d.Size == o.Size && d.patch.Addr == o.patch.Addr && bytes.Equal(d.patch.New, o.patch.New)
+	return d.text == o.text && d.At == o.At && d.Size == o.Size && d.patch.Addr == o.patch.Addr && bytes.Equal(d.patch.New, o.patch.New)
 }
 
 // isSite reports whether programs run at an address of the window.
@@ -94,7 +95,10 @@ type Request struct {
 	// Stack is how many bytes below its stack pointer the target leaves at each
 	// site; nil where stacks are large.
 	Stack []int
-	Hits  [][]int // for each program the number of its counters in the arena, -1 for none; may be nil
+	// Text is what the window was planned for; if it is zero, what is mapped when the
+	// patch is applied.
+	Text Text
+	Hits [][]int // for each program the number of its counters in the arena, -1 for none; may be nil
 }
 
 // StackRoom is the reason of a refusal where programs need more of a goroutine's
@@ -148,7 +152,7 @@ func (t *Target) Place(ctx context.Context, reqs []Request) ([]*Detour, []*plan.
 // breakpoints: their detour may lie anywhere.
 func (b *builder) placeOrBoost(ctx context.Context, req Request) (*Detour, *plan.Refusal, error) {
 	if req.Window.Bare {
-		return &Detour{Window: req.Window, entry: -1}, nil, nil
+		return &Detour{Window: req.Window, text: req.Text, entry: -1}, nil, nil
 	}
 	d, refusal, err := b.place(ctx, req)
 	if refusal == nil || err != nil || refusal.Reason != plan.NoSpringboard || req.Window.Boost() != nil {
@@ -213,7 +217,7 @@ func (b *builder) place(ctx context.Context, req Request) (*Detour, *plan.Refusa
 }
 
 func newDetour(req Request, at abi.Addr, g generated) *Detour {
-	d := &Detour{Window: req.Window, At: at, Size: len(g.code), pairs: g.pairs, entry: -1}
+	d := &Detour{Window: req.Window, text: req.Text, At: at, Size: len(g.code), pairs: g.pairs, entry: -1}
 	for _, programs := range req.Programs {
 		d.enabled = append(d.enabled, slices.Repeat([]bool{true}, len(programs)))
 	}

@@ -15,6 +15,23 @@ import (
 // one out again. Nothing is written over such text.
 var ErrText = errors.New("text is not as expected")
 
+// Text is a mapping of a file's text. It is the same as long as the file is mapped
+// at the same distance.
+type Text struct {
+	inode        uint64
+	major, minor uint32
+	bias         abi.Addr // of addresses against offsets in the file
+}
+
+// TextOf is the text that a mapping is of.
+func TextOf(m *proc.Mapping) Text {
+	return Text{m.Inode, m.Major, m.Minor, m.Start - abi.Addr(m.Offset)}
+}
+
+// stands reports whether a mapping is the one that a detour's patch is for: a library
+// may have been unloaded, and another one loaded there.
+func (d *Detour) stands(m *proc.Mapping) bool { return m != nil && m.File() && TextOf(m) == d.text }
+
 // files reads the files behind a target's mappings, each opened once.
 type files struct {
 	pid  int

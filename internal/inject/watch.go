@@ -46,29 +46,44 @@ const looks = 1024
 // TextStands reports whether the patches are as they were written, and if not,
 // one in which a single byte differs. So do kernel uprobes and debuggers write
 // their breakpoints; when they take them out again, they put back one byte of the
-// original, between bytes of the jump: the target would run nonsense. Of many
+// original, between bytes of the jump: the target would run nonsense. It also finds
+// those that are gone, because their file was mapped anew at the same place. Of many
 // patches it looks at some each time, in turn.
-func (t *Target) TextStands() (abi.Addr, bool) {
+func (t *Target) TextStands() (at abi.Addr, stands bool, reverted []*Detour) {
+	maps, err := proc.NewFinder(t.PID)
+	if err != nil {
+		return 0, true, nil // it has ended
+	}
+	defer maps.Close()
 	for range min(looks, len(t.detours)) {
 		t.looked = (t.looked + 1) % len(t.detours)
 		d := t.detours[t.looked]
 		want := slices.Concat(d.patch.New, d.Window.Tail())
 		cur := make([]byte, len(want))
-		if t.mem.ReadAt(cur, d.patch.Addr) != nil {
-			continue // a library was unloaded
+		if t.mem.ReadAt(cur, d.patch.Addr) != nil || bytes.Equal(cur, want) || !d.stands(maps.Find(d.patch.Addr)) {
+			continue // if it does not stand, a library was unloaded
 		}
-		if different(cur, want) == 1 && !bytes.Equal(cur[:len(d.patch.Old)], d.patch.Old) {
-			return d.patch.Addr, false
+		switch {
+		case bytes.Equal(cur[:len(d.patch.Old)], d.patch.Old):
+			reverted = append(reverted, d)
+		case different(cur, want) == 1:
+			return d.patch.Addr, false, nil
 		}
 	}
-	return 0, true
+	return 0, true, reverted
 }
 
-// Reverted reports whether the text has just the original bytes where the patch of
-// a detour should be: its file was mapped anew at the same place.
-func (t *Target) Reverted(d *Detour) bool {
-	cur := make([]byte, len(d.patch.New))
-	return t.mem.ReadAt(cur, d.patch.Addr) == nil && bytes.Equal(cur, d.patch.Old) && !bytes.Equal(cur, d.patch.New)
+// Reverted are those of some detours whose patches are not in the text, which has the
+// original bytes.
+func (t *Target) Reverted(ds []*Detour) []*Detour {
+	var out []*Detour
+	for _, d := range ds {
+		cur := make([]byte, len(d.patch.New))
+		if d.inPlace && t.mem.ReadAt(cur, d.patch.Addr) == nil && bytes.Equal(cur, d.patch.Old) && !bytes.Equal(cur, d.patch.New) {
+			out = append(out, d)
+		}
+	}
+	return out
 }
 
 // different is the number of bytes in which texts of equal length differ.

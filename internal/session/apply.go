@@ -71,7 +71,7 @@ func (r *registry) requests(work []*unit) []inject.Request {
 	var reqs []inject.Request
 	for _, u := range work {
 		for _, w := range u.windows {
-			req := inject.Request{Window: w}
+			req := inject.Request{Window: w, Text: u.mod.text}
 			for _, s := range u.sitesOf(w) {
 				var programs []*bpf.Verified
 				var hits []int

@@ -33,12 +33,14 @@ func (r *registry) refresh() (bool, error) {
 	r.ms.maps = maps
 	var errs []error
 	for _, mod := range r.ms.loaded {
-		if !r.stands(mod) {
+		if r.stands(mod) {
+			errs = append(errs, r.renew(mod))
+		} else {
 			errs = append(errs, r.unload(mod))
 		}
 	}
 	for _, m := range r.ms.texts() {
-		if r.ms.loaded[m.Start] == nil && !r.ms.known[textOf(m)] {
+		if r.ms.loaded[m.Start] == nil && !r.ms.known[mappedAs(m)] {
 			errs = append(errs, r.arrive(m))
 		}
 	}
@@ -51,39 +53,57 @@ func (r *registry) refresh() (bool, error) {
 	return false, errors.Join(errs...)
 }
 
-// text is a mapping of a file's text.
-type text struct {
+// mapped is a text at its place.
+type mapped struct {
 	start abi.Addr
-	inode uint64
-	major uint32
-	minor uint32
+	text  inject.Text
 }
 
-func textOf(m *proc.Mapping) text { return text{m.Start, m.Inode, m.Major, m.Minor} }
+func mappedAs(m *proc.Mapping) mapped { return mapped{m.Start, inject.TextOf(m)} }
 
 // noteTexts notes what is mapped, so that it is looked at once only.
 func (ms *modules) noteTexts() {
-	ms.known = map[text]bool{}
+	ms.known = map[mapped]bool{}
 	for _, m := range ms.texts() {
-		ms.known[textOf(m)] = true
+		ms.known[mappedAs(m)] = true
 	}
 }
 
-// stands reports whether a module is still mapped where it was, with the patches
-// that it had: it may have been unloaded and loaded again at the same place.
+// stands reports whether a module is still mapped where it was.
 func (r *registry) stands(mod *module) bool {
 	m := r.ms.maps.Find(mod.start)
-	if m == nil || m.Start != mod.start || m.Perm&proc.Exec == 0 || textOf(m) != mod.text {
-		return false
-	}
+	return m != nil && m.Start == mod.start && m.Perm&proc.Exec != 0 && inject.TextOf(m) == mod.text
+}
+
+// renew looks whether a module was unloaded and loaded again at the same place, and
+// lets it be patched anew if so.
+func (r *registry) renew(mod *module) error {
+	var all []*inject.Detour
 	for _, u := range mod.units(r) {
-		for _, d := range u.detours {
-			if d.InPlace() && len(d.Window.Sites) > 0 {
-				return !r.target.Reverted(d)
-			}
+		all = append(all, u.detours...)
+		if len(all) > 0 && len(r.target.Reverted(all[:1])) == 0 {
+			return nil // TextStands looks at all of them, in turn
 		}
 	}
-	return true
+	return r.reverted(r.target.Reverted(all))
+}
+
+// reverted lets functions be patched anew of which patches are not there any more.
+func (r *registry) reverted(ds []*inject.Detour) error {
+	if len(ds) == 0 {
+		return nil
+	}
+	lost := map[*inject.Detour]bool{}
+	for _, d := range ds {
+		lost[d] = true
+	}
+	for _, u := range r.units {
+		if slices.ContainsFunc(u.detours, func(d *inject.Detour) bool { return lost[d] }) {
+			r.log("%s was loaded again", u.mod.path)
+			r.dirty[u] = true
+		}
+	}
+	return r.target.Forget(ds)
 }
 
 // units are the functions of a module that have sites.
@@ -101,7 +121,7 @@ func (r *registry) unload(mod *module) error {
 	r.log("%s was unloaded", mod.path)
 	mod.gone = true
 	delete(r.ms.loaded, mod.start)
-	delete(r.ms.known, mod.text)
+	delete(r.ms.known, mapped{mod.start, mod.text})
 	r.ms.gone = append(r.ms.gone, mod)
 	var lost []*inject.Detour
 	for _, u := range mod.units(r) {

@@ -13,6 +13,7 @@ import (
 	"trapless/internal/abi"
 	"trapless/internal/elfplan"
 	"trapless/internal/image"
+	"trapless/internal/inject"
 	"trapless/internal/lang"
 	"trapless/internal/proc"
 )
@@ -28,7 +29,7 @@ type module struct {
 
 	stat   os.FileInfo        // as it was read
 	start  abi.Addr           // of the text's mapping
-	text   text               // that mapping
+	text   inject.Text        // that mapping
 	gone   bool               // it is not mapped at the moment
 	before map[abi.Addr]*unit // by where the next function starts: the one before it
 }
@@ -39,7 +40,7 @@ type modules struct {
 	maps   proc.Maps
 	loaded map[abi.Addr]*module // by the start of the text mapping
 	gone   []*module            // that were loaded once
-	known  map[text]bool        // mappings that were there when it was looked last
+	known  map[mapped]bool      // mappings that were there when it was looked last
 }
 
 func readModules(pid int) (*modules, error) {
@@ -277,7 +278,7 @@ func (mod *module) mappedAt(m *proc.Mapping) (err error) {
 	if mod.bias, err = mod.image.BiasOf(m.Start, image.Offset(m.Offset), true); err != nil {
 		return err
 	}
-	mod.start, mod.text, mod.gone, mod.before = m.Start, textOf(m), false, map[abi.Addr]*unit{}
+	mod.start, mod.text, mod.gone, mod.before = m.Start, inject.TextOf(m), false, map[abi.Addr]*unit{}
 	mod.elf = &elfplan.Module{Image: mod.image, Funcs: mod.funcs, Bias: mod.bias}
 	return nil
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"trapless/internal/abi"
 	"trapless/internal/image"
@@ -222,10 +223,26 @@ func siteNames(sites []*site) string {
 	return strings.Join(names, ", ")
 }
 
+// Threads block all signals for a moment when they start, or start others.
+const (
+	blockedLooks = 5
+	blockedPause = 2 * time.Millisecond
+)
+
 // ofThreads names a thread of the target that blocks a signal which windows of
 // several instructions need, "" if there is none, and tells whether any has a
 // shadow stack.
 func ofThreads(pid int) (blocked string, shadow bool, err error) {
+	for range blockedLooks {
+		if blocked, shadow, err = lookAtThreads(pid); err != nil || blocked == "" {
+			break
+		}
+		time.Sleep(blockedPause)
+	}
+	return blocked, shadow, err
+}
+
+func lookAtThreads(pid int) (blocked string, shadow bool, err error) {
 	tids, err := proc.Threads(pid)
 	if err != nil {
 		return "", false, err

@@ -9,6 +9,7 @@ import (
 
 	"trapless/internal/arena"
 	"trapless/internal/bpf"
+	"trapless/internal/inject"
 	"trapless/internal/lang"
 	"trapless/internal/proc"
 	"trapless/internal/ptrace"
@@ -143,11 +144,23 @@ func (s *Session) healthy() bool {
 		s.config.Warn("process %d changed what it does at SIGTRAP, SIGILL or a fault; the probes depend on that and are taken out", s.PID)
 		return false
 	}
-	if at, stands := s.target.TextStands(); !stands {
+	at, stands, reverted := s.target.TextStands()
+	if !stands {
 		s.config.Warn("process %d: somebody changed a byte of the probe at %s, by a kernel uprobe or a debugger; its end would break the function there, so the probes are taken out", s.PID, at)
 		return false
 	}
+	if err := s.putBack(reverted); err != nil {
+		s.config.Log("following the libraries: %v", err) // the next look will show
+	}
 	return true
+}
+
+// putBack patches again where the original text has come back.
+func (s *Session) putBack(reverted []*inject.Detour) error {
+	if len(reverted) == 0 {
+		return nil
+	}
+	return errors.Join(s.registry.reverted(reverted), s.apply(context.Background()))
 }
 
 // covered puts our handlers before those of faults that the target has installed
