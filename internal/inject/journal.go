@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"slices"
 
 	"trapless/internal/abi"
 	"trapless/internal/plan"
@@ -49,8 +50,7 @@ type entry struct {
 
 const entrySize = 8 + 3*8 + 2*maxWindow
 
-func (e *entry) encode() []byte {
-	out := make([]byte, 0, entrySize)
+func (e *entry) appendTo(out []byte) []byte {
 	out = binary.LittleEndian.AppendUint32(out, uint32(e.kind))
 	out = binary.LittleEndian.AppendUint32(out, uint32(e.state))
 	for _, v := range []uint64{e.a, e.b, e.c} {
@@ -158,13 +158,14 @@ func (j *journal) append(es ...entry) error {
 	if at+uint64(len(es))*entrySize > j.size || len(j.entries)+len(es) > maxEntries {
 		return errJournalFull
 	}
-	var raw []byte
+	raw := make([]byte, 0, len(es)*entrySize)
 	for i := range es {
-		raw = append(raw, es[i].encode()...)
+		raw = es[i].appendTo(raw)
 	}
 	if err := j.mem.WriteAt(raw, j.base+abi.Addr(j.offset+at)); err != nil {
 		return err
 	}
+	j.entries = slices.Grow(j.entries, len(es))
 	for _, e := range es {
 		j.add(e)
 	}

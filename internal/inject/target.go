@@ -112,7 +112,8 @@ func (t *Target) open(ctx context.Context, l *abi.Layout) error {
 	if err := t.settle(ctx); err != nil {
 		return err
 	}
-	if err := t.whileStopped(func() error { return t.group.Stop(ctx) }, func() error { return t.mapArena(ctx, l, prev) }); err != nil {
+	carried := prev.carried(int(l.JournalSize / entrySize / 2)) // before the stop: they may be many
+	if err := t.whileStopped(func() error { return t.group.Stop(ctx) }, func() error { return t.mapArena(ctx, l, prev, carried) }); err != nil {
 		return err
 	}
 	return t.adopt(prev)
@@ -180,7 +181,7 @@ const lockedLimit = 16 << 20
 // mapArena gives the target a fresh arena, over the one before if that had the
 // same size. All threads are stopped, because for a moment the target has a
 // descriptor that it knows nothing of: it might close it and use its number.
-func (t *Target) mapArena(ctx context.Context, l *abi.Layout, prev *previous) (err error) {
+func (t *Target) mapArena(ctx context.Context, l *abi.Layout, prev *previous, carried []entry) (err error) {
 	fd, err := t.makeMemfd(ctx, l.Size)
 	defer func() { err = errors.Join(err, t.release(&fd)) }()
 	if err != nil {
@@ -202,7 +203,7 @@ func (t *Target) mapArena(ctx context.Context, l *abi.Layout, prev *previous) (e
 		}
 	}
 	mem := arenaMemory{t.arena, t.arenaBase}
-	if t.journal, err = newJournal(mem, t.arenaBase, l, t.home, prev.carried(int(l.JournalSize/entrySize/2))); err != nil {
+	if t.journal, err = newJournal(mem, t.arenaBase, l, t.home, carried); err != nil {
 		return err
 	}
 	if err := t.claim(); err != nil {

@@ -67,7 +67,10 @@ func (g *Group) pick(ctx context.Context, check func(*Thread) error) (*picked, e
 		if p.refused > 0 && p.refused == p.assessed {
 			return nil, p.none() // it would be the same again
 		}
-		if time.Since(started) > pickTime || deadlineBefore(ctx, wait) {
+		if deadlineBefore(ctx, wait) {
+			return nil, refuse(g.PID, ReasonBusy, "there was not enough time left to find a thread that can run injected code; try again")
+		}
+		if time.Since(started) > pickTime {
 			return nil, p.none()
 		}
 		p.stop = min(2*p.stop, stopMost)

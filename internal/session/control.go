@@ -254,7 +254,7 @@ func (s *Session) apply(ctx context.Context) error {
 
 // attached runs f on the attached target. f lets the target go by then.
 func (s *Session) attached(ctx context.Context, f func(then func() error) error) error {
-	ctx, cancel := context.WithTimeout(ctx, changeTime)
+	ctx, cancel := context.WithTimeout(ctx, s.timeout())
 	defer cancel()
 	if err := s.group.Seize(ctx); err != nil {
 		return err

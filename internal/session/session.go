@@ -77,16 +77,27 @@ type Session struct {
 	status   int   // that exit() was given
 	failed   error // of the sink
 	armed    bool
-	within   time.Duration // that taking the probes out may take
+	within   time.Duration // that a change may take, if it is set: for tests
 	pauses   []time.Duration
 }
 
-// Timeouts of what is done to a target.
+// What is done to a target is given up after changeTime, and siteTime for each
+// site: a busy machine may need a hundred times what a calm one does.
 const (
-	attachTime = 20 * time.Second
-	detachTime = 20 * time.Second
 	changeTime = 20 * time.Second
+	siteTime   = time.Millisecond
 )
+
+// timeout is how long a change of the target may take.
+func (s *Session) timeout() time.Duration {
+	if s.within > 0 {
+		return s.within
+	}
+	if s.registry == nil {
+		return changeTime
+	}
+	return changeTime + time.Duration(max(len(s.registry.sites), s.sites))*siteTime
+}
 
 // ErrNothing: not one site could be probed.
 var ErrNothing = errors.New("cannot be probed")
@@ -97,7 +108,7 @@ var ErrNoTarget = errors.New("needs a process")
 // newSession verifies the programs: nothing that is not verified gets near a
 // target.
 func newSession(c Config) (*Session, error) {
-	s := &Session{config: c, pidfd: -1, within: detachTime, views: make([]view, len(c.Script.Maps)), clock: arena.NewClock(arena.ReadClock())}
+	s := &Session{config: c, pidfd: -1, views: make([]view, len(c.Script.Maps)), clock: arena.NewClock(arena.ReadClock())}
 	if s.config.Log == nil {
 		s.config.Log = func(string, ...any) {}
 	}
@@ -145,7 +156,7 @@ func attachOnce(ctx context.Context, pid int, c Config) (*Session, error) {
 	if s.tracer, err = ptrace.Start(); err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
-	ctx, cancel := context.WithTimeout(ctx, attachTime)
+	ctx, cancel := context.WithTimeout(ctx, s.timeout())
 	defer cancel()
 	if s.group, err = s.tracer.Seize(ctx, pid); err != nil {
 		return nil, errors.Join(err, s.Close())
@@ -165,7 +176,7 @@ func Launch(ctx context.Context, cmd *ptrace.Command, c Config) (*Session, error
 	if s.tracer, err = ptrace.Start(); err != nil {
 		return nil, err
 	}
-	within, cancel := context.WithTimeout(ctx, attachTime)
+	within, cancel := context.WithTimeout(ctx, s.timeout())
 	defer cancel()
 	if s.group, err = s.tracer.Launch(within, cmd); err != nil {
 		return nil, errors.Join(err, s.Close())
@@ -176,7 +187,7 @@ func Launch(ctx context.Context, cmd *ptrace.Command, c Config) (*Session, error
 		err = s.plan()
 	}
 	if err == nil {
-		err = s.start(within)
+		err = s.start(ctx)
 	}
 	if err != nil {
 		s.kill()
@@ -259,6 +270,8 @@ const maxWarnings = 10
 
 // start prepares the target, runs BEGIN, arms, and lets the target go.
 func (s *Session) start(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, s.timeout())
+	defer cancel()
 	var err error
 	if s.pidfd, err = unix.PidfdOpen(s.PID); err != nil {
 		return fmt.Errorf("process %d: pidfd_open: %w", s.PID, err)
@@ -404,7 +417,7 @@ func (s *Session) Close() error {
 		err = errors.Join(err, s.target.Close())
 	}
 	if s.group != nil {
-		ctx, cancel := context.WithTimeout(context.Background(), detachTime)
+		ctx, cancel := context.WithTimeout(context.Background(), s.timeout())
 		defer cancel()
 		if derr := s.group.Detach(ctx); derr != nil && !gone(derr) {
 			err = errors.Join(err, derr)
@@ -434,7 +447,7 @@ func (s *Session) disarm() error {
 	if !s.target.Mem().Alive() {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), s.within)
+	ctx, cancel := context.WithTimeout(context.Background(), s.timeout())
 	defer cancel()
 	err := s.attachAgain(ctx)
 	if err == nil {
