@@ -32,6 +32,7 @@ var levels = map[string]int{
 	"internal/kuprobe":     10, // kernel uprobes, for comparison
 	"internal/reloc":       20, // an instruction, moved
 	"internal/image":       20, // ELF files
+	"internal/usdt":        21, // programs for the places of USDT probes
 	"internal/jit":         20, // bpf to machine code
 	"internal/lang":        20, // scripts to bpf
 	"internal/plan":        30, // windows, tactics, patches

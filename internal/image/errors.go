@@ -48,6 +48,19 @@ func (e *NotFoundError) Error() string {
 	return b.String()
 }
 
+// NoMarkerError is returned when a file has no USDT probe of a name.
+type NoMarkerError struct {
+	Name string
+	Have []string // probes that the file has, at most eight and "..."
+}
+
+func (e *NoMarkerError) Error() string {
+	if len(e.Have) == 0 {
+		return fmt.Sprintf("no USDT probe %q: the file has none at all", e.Name)
+	}
+	return fmt.Sprintf("no USDT probe %q; the file has %s", e.Name, strings.Join(e.Have, ", "))
+}
+
 // IFuncError is returned for a name that stands for a choice: its symbol (STT_GNU_IFUNC) is the code that
 // chooses an implementation when the program is loaded, not the function that is called.
 type IFuncError struct {

@@ -209,7 +209,7 @@ func (t *Target) Disarm(ctx context.Context, then func() error) error {
 				err = nil
 			}
 		}
-		return true, errors.Join(err, t.journal.setTracer(0, 0), then())
+		return true, errors.Join(err, t.SetSemaphores(nil), t.journal.setTracer(0, 0), then())
 	})
 }
 

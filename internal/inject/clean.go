@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -98,13 +99,15 @@ func (p *previous) undo(ctx context.Context, t *Target) (Undone, error) {
 	}
 	// What holds for the parent need not hold for a forked child.
 	inPlace := func(e entry) bool {
-		return e.state == statePending || !owned && (e.kind == entryPatch || e.kind == entryAction)
+		return e.state == statePending || !owned && (e.kind == entryPatch || e.kind == entryAction || e.kind == entrySemaphore)
 	}
 	if !slices.ContainsFunc(p.journal.entries, inPlace) {
 		return u, nil
 	}
 	evenStopped := func() error { return t.group.StopEvenStopped(ctx) }
-	err := t.whileStopped(evenStopped, func() error { return p.undoText(t, owned, inPlace, &u) })
+	err := t.whileStopped(evenStopped, func() error {
+		return errors.Join(p.undoText(t, owned, inPlace, &u), p.undoSemaphores(t, owned))
+	})
 	if err != nil {
 		return u, err
 	}

@@ -14,7 +14,8 @@ import (
 // it or build on it. It lives in the arena, which the target may scribble over:
 // whoever reads it checks each entry against the target's maps, text and files
 // before acting on it, and no entry can make a tracer write anything but the
-// bytes of the target's own file.
+// bytes of the target's own file, or lower a number that lies in private memory
+// which the target may write itself.
 //
 // An entry is written whole before the count that covers it, and before the
 // deed that it describes; its state word is the only one that changes later.
@@ -28,6 +29,7 @@ const (
 	entryAction                         // a = signal, b = our handler, c = data page
 	entryBoard                          // a = start, b = size: pages of springboards
 	entryAnnex                          // a = start, b = size: memory for pair tables
+	entrySemaphore                      // a = address, b = its value before; c = semaphoreDone once it is raised
 )
 
 // entryState is what is known of a deed.

@@ -71,6 +71,8 @@ type Target struct {
 	detours    []*Detour // that are in place
 	faulting   int       // of them, how many have instructions that may fault
 	looked     int       // the detour whose text was looked at last
+
+	semaphores map[abi.Addr]int // that are raised: the numbers of their entries in the journal
 }
 
 // Arena is the tracer's side of the target's arena.

@@ -94,7 +94,8 @@ type (
 	// nameExpr is a bare identifier: a builtin, or an error.
 	nameExpr struct {
 		exprBase
-		name string
+		name   string
+		marker bool // an argument of a USDT probe
 	}
 	paramExpr struct {
 		exprBase

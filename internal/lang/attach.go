@@ -22,16 +22,18 @@ const (
 	End
 	// Interval runs in the tracer every AttachPoint.Every.
 	Interval
+	// Usdt runs in the target at the places that the program's author has marked.
+	Usdt
 )
 
 // String is the kind's name in a script.
 func (k ProbeKind) String() string {
-	return [...]string{"none", "uprobe", "uretprobe", "begin", "end", "interval"}[k]
+	return [...]string{"none", "uprobe", "uretprobe", "begin", "end", "interval", "usdt"}[k]
 }
 
 // AttachPoint is where a script wants a probe, as the script says it: nothing
 // is looked up. Exactly one of Func and Addr is set for a Uprobe
-// and for a Uretprobe.
+// and for a Uretprobe. A Usdt has Provider and Func, the probe's name.
 type AttachPoint struct {
 	Kind   ProbeKind
 	Path   string // file, short name of a library, or empty: the target's own executable
@@ -39,6 +41,8 @@ type AttachPoint struct {
 	Offset uint64 // bytes after the start of Func
 	Addr   uint64 // address as in the file's symbol table, before any relocation
 	Every  time.Duration
+
+	Provider string // of a Usdt; each '*' stands for any characters
 
 	Wildcard     bool // Func has a '*'
 	PathWildcard bool // Path has a '*'
@@ -233,7 +237,7 @@ func (r *attachReader) read() bool {
 		if near := nearest(strings.ToLower(name.text), usable); near != "" {
 			d.Hint("did you mean %s?", near)
 		} else {
-			d.Hint("probe types are uprobe:PATH:FUNCTION, interval:UNIT:COUNT, begin and end")
+			d.Hint("probe types are uprobe:PATH:FUNCTION, usdt:PATH:NAME, interval:UNIT:COUNT, begin and end")
 		}
 		return false
 	}
@@ -251,6 +255,8 @@ func (r *attachReader) read() bool {
 		return r.uprobe()
 	case Interval:
 		return r.interval()
+	case Usdt:
+		return r.usdt()
 	}
 	if rest := r.parts[1:]; len(rest) > 1 || len(rest) == 1 && rest[0].text != "*" {
 		r.errorf(r.ap.Span, "%s takes no arguments", prov.name)

@@ -17,6 +17,7 @@ func describe(a AttachPoint) string {
 	}{
 		{"path", a.Path != "", a.Path}, {"func", a.Func != "", a.Func}, {"off", a.Offset != 0, a.Offset},
 		{"addr", a.Addr != 0, a.Addr}, {"every", a.Every != 0, a.Every},
+		{"provider", a.Provider != "", a.Provider},
 	} {
 		if f.on {
 			s += fmt.Sprintf(" %s=%v", f.name, f.v)
@@ -58,6 +59,9 @@ func TestAttachPoints(t *testing.T) {
 		{"uprobe:$1:$2", "uprobe path=/bin/x func=f"},
 		{"uprobe:$3", "uprobe path=libc func=malloc"},
 		{"uprobe:x:pre$2post+$4", "uprobe path=x func=prefpost off=100"},
+		{"usdt:/bin/x:p:n", "usdt path=/bin/x func=n provider=p"}, {"U:libc:n", "usdt path=libc func=n provider=* wild"},
+		{"usdt::p:n*", "usdt path=* func=n* provider=p wild pathwild"}, {"usdt:n", "usdt path=* func=n provider=* wild pathwild"},
+		{"usdt:/bin/x::n", "usdt path=/bin/x func=n provider=* wild"},
 		{"begin", "begin"}, {"BEGIN", "begin"}, {"End", "end"}, {"begin:*", "begin"},
 		{"interval:s:1", "interval every=1s"}, {"i:ms:$4", "interval every=100ms"}, {"interval:us:1", "interval every=1µs"},
 		{"interval:hz:99", "interval every=10.101010ms"}, {"interval:1s", "interval every=1s"},
@@ -80,14 +84,16 @@ func TestAttachPoints(t *testing.T) {
 
 func TestAttachErrors(t *testing.T) {
 	for _, row := range []errorRow{
-		{"foo:bar", []string{"1:1: unknown probe type 'foo' (probe types are uprobe:PATH:FUNCTION, interval:UNIT:COUNT, begin and end)"}},
+		{"foo:bar", []string{"1:1: unknown probe type 'foo' (probe types are uprobe:PATH:FUNCTION, usdt:PATH:NAME, interval:UNIT:COUNT, begin and end)"}},
 		{"uporbe:a:b", []string{"1:1: unknown probe type 'uporbe' (did you mean uprobe?)"}},
 		{"beginn", []string{"1:1: unknown probe type 'beginn' (did you mean begin?)"}},
 		{"kprobe:tcp_reset", []string{"1:1: kprobe probes are in the kernel, trapless probes user space only (use uprobe:PATH:FUNCTION for a function of the target)"}},
 		{"t:syscalls:sys_enter_openat", []string{"1:1: tracepoint probes are in the kernel, trapless probes user space only (use uprobe:PATH:FUNCTION for a function of the target)"}},
 		{"kfunc:x", []string{"1:1: fentry probes are in the kernel, trapless probes user space only (use uprobe:PATH:FUNCTION for a function of the target)"}},
 		{"hardware:cycles:5", []string{"1:1: hardware probes are in the kernel, trapless probes user space only (use uprobe:PATH:FUNCTION for a function of the target)"}},
-		{"U:a:f", []string{"1:1: not supported yet: usdt probes"}},
+		{"usdt:a:b:c:d", []string{"1:1: a usdt is usdt:PATH:PROVIDER:NAME, with 4 parts this one is none"}},
+		{"usdt:a:", []string{"1:8: expected the name of a USDT probe (as usdt:PATH:PROVIDER:NAME, or usdt:PATH:*)"}},
+		{"usdt", []string{"1:1: a usdt is usdt:PATH:PROVIDER:NAME, with 0 parts this one is none"}},
 		{"profile:hz:99", []string{"1:1: not supported yet: profile probes"}},
 		{"w:0x100:8:rw", []string{"1:1: not supported yet: watchpoint probes"}},
 		{"self:signal:SIGUSR1", []string{"1:1: not supported yet: self probes"}},
@@ -128,7 +134,7 @@ func TestAttachErrors(t *testing.T) {
 		{"interval:9999d", []string{"1:10: interval is too long"}},
 		{"kprobe:x, uprobe:a:b, foo:y", []string{
 			"1:1: kprobe probes are in the kernel, trapless probes user space only (use uprobe:PATH:FUNCTION for a function of the target)",
-			"1:23: unknown probe type 'foo' (probe types are uprobe:PATH:FUNCTION, interval:UNIT:COUNT, begin and end)"}},
+			"1:23: unknown probe type 'foo' (probe types are uprobe:PATH:FUNCTION, usdt:PATH:NAME, interval:UNIT:COUNT, begin and end)"}},
 		{"uprobe:a:f g", []string{"1:12: expected '{', found 'g' (a probe is: uprobe:PATH:FUNCTION /predicate/ { statements })"}},
 	} {
 		checkErrors(t, row.src+" { }", row.src, row.want, 0)

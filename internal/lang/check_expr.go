@@ -44,6 +44,7 @@ func (c *checker) expr(x expr) Type {
 		c.param(x)
 	case *nameExpr:
 		b.typ = c.builtin(x.name, b)
+		x.marker = isArgName(x.name) && c.probe.isUsdt()
 	case *varExpr:
 		c.variable(x)
 	case *mapExpr:
@@ -172,6 +173,9 @@ func (c *checker) only(kind ProbeKind, name string, b *exprBase) Type {
 
 // arg is an argument of the probed function.
 func (c *checker) arg(name string, b *exprBase) Type {
+	if c.probe.isUsdt() {
+		return c.markerArg(name, b)
+	}
 	if t := c.only(Uprobe, name, b); t.Kind == bad {
 		return t
 	}

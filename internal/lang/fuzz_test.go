@@ -10,6 +10,7 @@ import (
 	"trapless/internal/abi"
 	"trapless/internal/bpf"
 	"trapless/internal/diag"
+	"trapless/internal/usdt"
 )
 
 // accepted are scripts that compile, by file name.
@@ -122,7 +123,7 @@ func checkScript(t testing.TB, src string, s *Script) {
 	}
 	var progs []*bpf.Verified
 	for _, p := range s.Probes {
-		v, err := bpf.Verify(p.Prog)
+		v, err := usdt.Verify(p.Prog)
 		if err != nil {
 			t.Fatalf("%q\nis not valid: %v\n%s", src, err, p.Prog)
 		}

@@ -20,7 +20,7 @@ func hoisted(x expr) bool {
 	case *binaryExpr:
 		return b2t(x.x).Kind == String && !x.con.known
 	case *nameExpr:
-		return helperBuiltins[x.name].helper != 0
+		return x.marker || helperBuiltins[x.name].helper != 0
 	case *callExpr:
 		return helperBuiltins[x.name].helper != 0 || entryCalls[x.name] || x.name == "strncmp" && !x.con.known
 	case *incExpr:
@@ -97,7 +97,11 @@ func (l *lowerer) hoistIn(x expr) {
 	case *mapExpr:
 		l.readMap(x, h)
 	case *nameExpr:
-		l.helperValue(helperBuiltins[x.name], h)
+		if x.marker {
+			l.markerArg(x, h)
+		} else {
+			l.helperValue(helperBuiltins[x.name], h)
+		}
 	case *binaryExpr:
 		l.compareStrings(x.x, x.y, maxStrlen, x.op == tokEq, h)
 	case *callExpr:

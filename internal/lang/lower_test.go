@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"trapless/internal/abi"
-	"trapless/internal/bpf"
+	"trapless/internal/usdt"
 )
 
 // TestHotPrograms fixes the code of the programs that run most: an instruction
@@ -155,7 +155,7 @@ func BenchmarkCompile(b *testing.B) {
 
 func TestLongScript(t *testing.T) {
 	for i, p := range mustCompile(t, longScript(), Options{}).Probes {
-		if _, err := bpf.Verify(p.Prog); err != nil {
+		if _, err := usdt.Verify(p.Prog); err != nil {
 			t.Errorf("probe %d: %v", i, err)
 		}
 	}

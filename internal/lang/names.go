@@ -16,7 +16,7 @@ var providers = []provider{
 	{name: "begin", kind: Begin},
 	{name: "end", kind: End},
 	{name: "uretprobe", aliases: []string{"ur"}, kind: Uretprobe},
-	{name: "usdt", aliases: []string{"U"}},
+	{name: "usdt", aliases: []string{"U"}, kind: Usdt},
 	{name: "profile", aliases: []string{"p"}},
 	{name: "watchpoint", aliases: []string{"w"}},
 	{name: "self"},
@@ -34,7 +34,7 @@ var providers = []provider{
 }
 
 // usable are the providers that an error may suggest.
-var usable = map[string]bool{"uprobe": true, "uretprobe": true, "interval": true, "begin": true, "end": true}
+var usable = map[string]bool{"uprobe": true, "uretprobe": true, "usdt": true, "interval": true, "begin": true, "end": true}
 
 // findProvider looks a name up: full names in any case, aliases as they are.
 func findProvider(name string) (provider, bool) {

@@ -221,7 +221,7 @@ func (p *parser) word() expr {
 	}
 	p.advance()
 	if !p.is('(') {
-		return &nameExpr{exprBase{span: t.span}, t.text}
+		return &nameExpr{exprBase: exprBase{span: t.span}, name: t.text}
 	}
 	c := &callExpr{name: t.text, nameAt: t.span}
 	p.advance()

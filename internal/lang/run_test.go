@@ -10,6 +10,7 @@ import (
 	"trapless/internal/abi"
 	"trapless/internal/bpf"
 	"trapless/internal/diag"
+	"trapless/internal/usdt"
 )
 
 // bench is a script on an arena of its own, run by the interpreter.
@@ -41,7 +42,7 @@ func newBench(t testing.TB, src string, opts Options) *bench {
 	}
 	b.machine = bpf.Machine{Arena: arena(layout), Layout: layout, Slot: abi.SlotTracer, TGID: 4711, Event: b.event}
 	for _, p := range b.script.Probes {
-		v, err := bpf.Verify(p.Prog)
+		v, err := usdt.Verify(p.Prog)
 		if err != nil {
 			t.Fatalf("%s\nis not valid: %v\n%s", src, err, p.Prog)
 		}

@@ -44,6 +44,9 @@ type Probe struct {
 	Span   diag.Span
 }
 
+// InTarget reports whether the program runs in the target.
+func (p *Probe) InTarget() bool { return p.Kind == Uprobe || p.Kind == Uretprobe || p.Kind == Usdt }
+
 // Agg is how the values of a map come about.
 type Agg uint8
 

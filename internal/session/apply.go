@@ -2,6 +2,7 @@ package session
 
 import (
 	"context"
+	"errors"
 	"slices"
 
 	"trapless/internal/abi"
@@ -30,6 +31,9 @@ func (r *registry) apply(ctx context.Context, then func() error) error {
 		concerned = append(concerned, u.detours...)
 	}
 	last := func() error {
+		if err := r.target.SetSemaphores(r.semaphores()); err != nil {
+			r.log("%v", err) // a probe that does not run is no reason to give up the others
+		}
 		if err := r.target.UpdateGates(concerned...); err != nil {
 			return err
 		}
@@ -76,7 +80,7 @@ func (r *registry) requests(work []*unit) []inject.Request {
 				var programs []*bpf.Verified
 				var hits []int
 				for _, p := range s.probes {
-					programs, hits = append(programs, p.pattern.program), append(hits, p.counter)
+					programs, hits = append(programs, p.program), append(hits, p.counter)
 				}
 				req.Programs, req.Hits = append(req.Programs, programs), append(req.Hits, hits)
 				if u.desc.Go {
@@ -230,9 +234,10 @@ func (r *registry) arm(ctx context.Context, on bool, then func() error) error {
 			}
 		}
 	}
+	last := func() error { return errors.Join(r.target.SetSemaphores(nil), then()) }
 	if len(changes) == 0 {
-		return then()
+		return last()
 	}
-	_, err := r.target.Apply(ctx, changes, then)
+	_, err := r.target.Apply(ctx, changes, last)
 	return err
 }

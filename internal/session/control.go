@@ -131,11 +131,11 @@ func (s *Session) specPatterns(specs []ProbeSpec) ([]*pattern, error) {
 			return nil, fmt.Errorf("the script has %d probes, so there is no program %d", len(probes), spec.Program)
 		}
 		p := &probes[spec.Program]
-		if p.Kind != lang.Uprobe && p.Kind != lang.Uretprobe {
+		if !p.InTarget() {
 			return nil, fmt.Errorf("the program of %s runs in the tracer", p.Text)
 		}
 		at := spec.At
-		if !strings.HasPrefix(at, "u") || !strings.Contains(at, "probe:") {
+		if !strings.HasPrefix(at, p.Kind.String()+":") && !(strings.HasPrefix(at, "u") && strings.Contains(at, "probe:")) {
 			at = p.Kind.String() + ":" + at
 		}
 		points, err := lang.ParseAttach(at)

@@ -27,7 +27,7 @@ func (c *counters) take(p *Probe) int {
 	if c.of == nil {
 		c.of, c.taken = map[counterKey]int{}, map[int]bool{}
 	}
-	key := counterKey{at: p.site.key(), program: p.pattern.program}
+	key := counterKey{at: p.site.key(), program: p.program}
 	for ; ; key.nth++ {
 		n, ok := c.of[key]
 		switch {

@@ -12,7 +12,6 @@ import (
 
 	"trapless/internal/abi"
 	"trapless/internal/bpf"
-	"trapless/internal/image"
 	"trapless/internal/inject"
 	"trapless/internal/lang"
 	"trapless/internal/proc"
@@ -133,7 +132,7 @@ func (r *registry) unload(mod *module) error {
 		r.dirty[u] = true // when it comes back
 	}
 	r.planned = slices.DeleteFunc(r.planned, func(u *unit) bool { return u.mod == mod })
-	return r.target.Forget(lost)
+	return errors.Join(r.target.Forget(lost), r.target.ForgetSemaphores(r.semaphoresOf(mod)))
 }
 
 // arrive looks whether a mapping that is new is one that probes wait for.
@@ -155,8 +154,7 @@ func (r *registry) arrive(m *proc.Mapping) error {
 			r.log("%s was loaded", mod.path)
 		}
 		sites, unclear, err := mod.ofKind(p.probe, p.attach)
-		var none *image.NotFoundError
-		if errors.As(err, &none) {
+		if isNone(err) {
 			continue
 		}
 		if err != nil {

@@ -26,6 +26,7 @@ type module struct {
 	funcs *image.Functions
 	bias  image.Bias
 	elf   *elfplan.Module // of the three
+	usdt  *[]image.Marker // nil as long as nobody has asked
 
 	stat   os.FileInfo        // as it was read
 	start  abi.Addr           // of the text's mapping

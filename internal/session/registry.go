@@ -56,7 +56,8 @@ type pattern struct {
 	probe    *lang.Probe
 	attach   *lang.AttachPoint
 	program  *bpf.Verified
-	index    int // of the program in the script
+	index    int                      // of the program in the script
+	bound    map[string]*bpf.Verified // what became of it at places of a USDT probe
 	disabled bool
 	internal bool      // it is trapless's own, and not shown
 	unclear  []Refused // what has no site
@@ -67,6 +68,8 @@ type Probe struct {
 	ID int // unique in a session, never used again
 
 	pattern  *pattern
+	program  *bpf.Verified // the pattern's, or what became of it at the site
+	marker   *image.Marker // of the USDT probe that it is at
 	site     *site
 	disabled bool
 	refusal  *plan.Refusal // why it is at no site
@@ -109,7 +112,10 @@ func (r *registry) addSites(p *pattern, found []*site) []*Probe {
 	for _, s := range found {
 		r.last++
 		probe := &Probe{ID: r.last, pattern: p, disabled: p.disabled, counter: -1}
-		if p.program.UsesArguments() && s.fn.Go && s.fn.Asm {
+		probe.bind(s)
+		if probe.refusal != nil {
+			probe.site = s
+		} else if p.program.UsesArguments() && s.fn.Go && s.fn.Asm {
 			probe.site, probe.refusal = s, &plan.Refusal{Site: s.addr, Reason: Arguments,
 				Detail: "a Go function written in assembly: where its arguments are is not known; probe it without them"}
 		} else {

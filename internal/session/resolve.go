@@ -19,7 +19,8 @@ type site struct {
 	module *module
 	fn     image.Func
 	probes []*Probe
-	stack  int // room on the goroutine's stack, in Go functions
+	stack  int           // room on the goroutine's stack, in Go functions
+	marker *image.Marker // of the USDT probe that it was found by
 
 	unit     *unit
 	refusal  *plan.Refusal  // why it has no patch
@@ -73,8 +74,7 @@ func (ms *modules) sites(a *lang.AttachPoint) ([]*site, error) {
 	var out []*site
 	for _, mod := range mods {
 		found, err := mod.sites(a)
-		var none *image.NotFoundError
-		if errors.As(err, &none) && a.PathWildcard {
+		if isNone(err) && a.PathWildcard {
 			continue
 		}
 		if err != nil {
@@ -82,14 +82,26 @@ func (ms *modules) sites(a *lang.AttachPoint) ([]*site, error) {
 		}
 		out = append(out, found...)
 	}
+	if len(out) == 0 && a.Kind == lang.Usdt {
+		return nil, fmt.Errorf("%s: no USDT probe of that name in any file that process %d has mapped", a.Text, ms.pid)
+	}
 	if len(out) == 0 {
 		return nil, fmt.Errorf("%s: no function of that pattern; list names with nm -D or readelf -Ws", a.Text)
 	}
 	return out, nil
 }
 
+// isNone reports whether an error says that a file has nothing of a name.
+func isNone(err error) bool {
+	var function *image.NotFoundError
+	var marker *image.NoMarkerError
+	return errors.As(err, &function) || errors.As(err, &marker)
+}
+
 func (mod *module) sites(a *lang.AttachPoint) ([]*site, error) {
 	switch {
+	case a.Kind == lang.Usdt:
+		return mod.markerSites(a)
 	case a.Func == "":
 		v := image.VAddr(a.Addr)
 		fn, ok := mod.funcs.At(v)

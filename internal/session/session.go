@@ -26,6 +26,7 @@ import (
 	"trapless/internal/proc"
 	"trapless/internal/ptrace"
 	"trapless/internal/unix"
+	"trapless/internal/usdt"
 )
 
 // Sink takes a session's results, in their order. An error ends the session.
@@ -116,7 +117,7 @@ func newSession(c Config) (*Session, error) {
 		s.views[i].maxWord = c.Script.Maps[i].Spec.MaxWord
 	}
 	for i := range c.Script.Probes {
-		v, err := bpf.Verify(c.Script.Probes[i].Prog)
+		v, err := usdt.Verify(c.Script.Probes[i].Prog)
 		if err != nil {
 			return nil, fmt.Errorf("program of %s: %w", c.Script.Probes[i].Text, err)
 		}
@@ -236,7 +237,7 @@ func (s *Session) patterns() []*pattern {
 	for i := range s.config.Script.Probes {
 		p := &s.config.Script.Probes[i]
 		for k := range p.Attach {
-			if p.Kind == lang.Uprobe || p.Kind == lang.Uretprobe {
+			if p.InTarget() {
 				all = append(all, &pattern{probe: p, attach: &p.Attach[k], program: s.programs[i], index: i})
 			}
 		}
