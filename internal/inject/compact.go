@@ -32,7 +32,7 @@ func (j *journal) place(es []entry) ([]int, error) {
 func (j *journal) rewrite(i int, e entry) error {
 	state := e.state
 	e.state = stateUndone
-	if err := j.mem.WriteAt(e.encode(), j.at(i)); err != nil {
+	if err := j.mem.WriteAt(e.appendTo(nil), j.at(i)); err != nil {
 		return err
 	}
 	j.entries[i] = e
