@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -24,7 +25,25 @@ var (
 	Stripped = Flags{"-s"}
 	// Exported puts every function into .dynsym, so that a stripped program still names them.
 	Exported = Flags{"-rdynamic"}
+	// Musl is for the C library musl, with the headers of the kernel.
+	Musl = Flags{"-specs=" + muslSpecs, "-idirafter", "/usr/include", "-idirafter", "/usr/include/x86_64-linux-gnu"}
+	// MuslStatic is how the programs of small containers are linked.
+	MuslStatic = append(slices.Clip(Musl), "-static")
 )
+
+// muslSpecs is the file of musl-tools that tells gcc of musl.
+const muslSpecs = "/usr/lib/x86_64-linux-musl/musl-gcc.specs"
+
+// String names flags in the names of tests.
+func (f Flags) String() string {
+	if f.IsMusl() {
+		return strings.Join(append([]string{"musl"}, f[len(Musl):]...), " ")
+	}
+	return strings.Join(f, " ")
+}
+
+// IsMusl reports whether flags are for musl.
+func (f Flags) IsMusl() bool { return slices.Contains(f, "-specs="+muslSpecs) }
 
 // Compile compiles a program of testdata/targets, "busy.c" for instance, and returns its path. Without
 // other flags it is optimized (-O2), position independent, dynamically linked, and has symbols and DWARF.
@@ -53,6 +72,9 @@ func CompileFile(t testing.TB, path string, flags ...Flags) string {
 		return out
 	}
 	requireCompiler(t, path)
+	if slices.ContainsFunc(flags, Flags.IsMusl) {
+		RequirePackage(t, "musl-tools")
+	}
 	if err := compileTo(out, path, args); err != nil {
 		t.Fatalf("testkit: %v", err)
 	}

@@ -8,6 +8,7 @@
  */
 #include "target.h"
 #include <setjmp.h>
+#include <sys/auxv.h>
 #include <sys/time.h>
 
 PROBED unsigned long probed(long key, unsigned long sum)
@@ -110,7 +111,7 @@ static void on_usr1(int sig)
 
 static void *on_small_stack(void *arg)
 {
-	size_t size = sysconf(_SC_MINSIGSTKSZ) > 2048 ? sysconf(_SC_MINSIGSTKSZ) : 2048;
+	size_t least = getauxval(AT_MINSIGSTKSZ), size = least > 2048 ? least : 2048;
 	stack_t stack = { .ss_sp = malloc(size), .ss_size = size };
 	struct sigaction act = { .sa_handler = on_usr1, .sa_flags = SA_ONSTACK };
 
