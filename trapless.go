@@ -24,7 +24,7 @@ import (
 	"syscall"
 	"time"
 
-	"trapless/internal/arena"
+	"trapless/internal/diag"
 	"trapless/internal/export/text"
 	"trapless/internal/inject"
 	"trapless/internal/lang"
@@ -55,6 +55,7 @@ func Compile(name, src string, params ...string) (*Script, error) {
 // CompileOptions are what a script's meaning depends on besides its text.
 type CompileOptions struct {
 	Params []string // $1, $2, ...
+	Unsafe bool     // system() is no error
 }
 
 // CompileWith is Compile with more options.
@@ -63,7 +64,21 @@ func CompileWith(name, src string, o CompileOptions) (*Script, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := o.allows(s); err != nil {
+		return nil, err
+	}
 	return &Script{s}, nil
+}
+
+// allows refuses what a script may only do with Unsafe.
+func (o *CompileOptions) allows(s *lang.Script) error {
+	c := diag.Collector{Source: s.Source}
+	for _, a := range s.Actions {
+		if a.Kind == lang.System && !o.Unsafe {
+			c.Errorf(a.Span, "system() is an unsafe function being used in safe mode").Hint("--unsafe allows it")
+		}
+	}
+	return c.Err()
 }
 
 // Listing is the eBPF of the script's programs, as text.
@@ -87,10 +102,14 @@ func (s *Script) Warnings() []string {
 
 // Options are what a session is given besides its script.
 type Options struct {
-	Output io.Writer                        // what the script prints; nothing if nil
-	JSON   bool                             // as one JSON object a line, as bpftrace's -f json
-	Warn   func(format string, args ...any) // what the user should know; may be nil
-	Log    func(format string, args ...any) // what is done; may be nil
+	Output io.Writer // what the script prints; nothing if nil
+	Errors io.Writer // what errorf() and warnf() say, as text; Output if nil
+	JSON   bool      // as one JSON object a line, as bpftrace's -f json
+	Unsafe bool      // system() may run commands
+	// NoWarnings keeps warnf() quiet.
+	NoWarnings bool
+	Warn       func(format string, args ...any) // what the user should know; may be nil
+	Log        func(format string, args ...any) // what is done; may be nil
 	// Breakpoints allows breakpoints at places where no jump is possible, and
 	// where optimization is switched off. A thread that comes to one while it
 	// blocks SIGTRAP is killed by the kernel.
@@ -183,14 +202,18 @@ func beside(path string, argv []string, s *Script, o Options) (*Session, error) 
 }
 
 func (o Options) config(s *Script) session.Config {
-	c := session.Config{Script: s.compiled, Warn: o.Warn, Log: o.Log, Breakpoints: o.Breakpoints}
+	c := session.Config{Script: s.compiled, Warn: o.Warn, Log: o.Log, Breakpoints: o.Breakpoints, Unsafe: o.Unsafe}
 	out := o.Output
 	if out == nil {
 		out = io.Discard
 	}
-	c.Sink = &printer{out}
+	errs := o.Errors
+	if errs == nil {
+		errs = out
+	}
+	c.Sink = text.Plain{W: out, Errors: errs, Quiet: o.NoWarnings}
 	if o.JSON {
-		c.Sink = &jsonPrinter{text.JSON{W: out}}
+		c.Sink = text.JSON{W: out, Quiet: o.NoWarnings}
 	}
 	if c.Warn == nil {
 		c.Warn = func(string, ...any) {}
@@ -260,24 +283,6 @@ func Clean(ctx context.Context, pid int) (Cleaned, error) {
 }
 
 const cleanTime = 20 * time.Second
-
-// printer writes results as bpftrace prints them.
-type printer struct{ w io.Writer }
-
-func (p *printer) Printf(a *lang.Action, values []lang.Value) error {
-	return text.Printf(p.w, a, values)
-}
-
-func (p *printer) PrintMap(m *lang.Map, entries []arena.Entry, top, div uint32) error {
-	return text.PrintMap(p.w, m, entries, top, div)
-}
-
-func (p *printer) End() error { return text.End(p.w) }
-
-// jsonPrinter writes results as lines of JSON.
-type jsonPrinter struct{ text.JSON }
-
-func (*jsonPrinter) End() error { return nil }
 
 // AttachPoints are those of the script, as they are written there.
 func (s *Script) AttachPoints() []string {

@@ -134,7 +134,7 @@ func (f *traceFlags) compile(dash int, args []string) (*trapless.Script, error) 
 	}
 	params := rest
 	_ = dash
-	script, err := trapless.CompileWith(name, src, trapless.CompileOptions{Params: params})
+	script, err := trapless.CompileWith(name, src, trapless.CompileOptions{Params: params, Unsafe: f.unsafe})
 	if err != nil {
 		return nil, err
 	}

@@ -11,6 +11,7 @@
 package diag
 
 import (
+	"fmt"
 	"sort"
 	"strings"
 )
@@ -69,4 +70,14 @@ func (s *Source) Line(n int) string {
 func (s *Source) Slice(at Span) string {
 	start := min(max(at.Start, 0), len(s.Text))
 	return s.Text[start:max(start, min(at.End, len(s.Text)))]
+}
+
+// Location is the place of a span as bpftrace writes it: NAME:LINE:COLUMN-COLUMN, with
+// the column behind the last character, or NAME:LINE-LINE.
+func (s *Source) Location(at Span) string {
+	from, to := s.Pos(at.Start), s.Pos(at.End)
+	if from.Line != to.Line {
+		return fmt.Sprintf("%s:%d-%d", s.Name, from.Line, to.Line)
+	}
+	return fmt.Sprintf("%s:%d:%d-%d", s.Name, from.Line, from.Col, to.Col)
 }

@@ -280,39 +280,7 @@ func (s *Session) event(payload []byte) {
 		s.config.Warn("%v: the target wrote over its ring", err)
 		return
 	}
-	switch a.Kind {
-	case lang.Printf, lang.PrintValue:
-		s.check(s.config.Sink.Printf(a, values))
-	case lang.PrintMap:
-		s.printMap(a.Map, a.Top, a.Div)
-	case lang.Clear, lang.Zero:
-		s.reset(a.Map, a.Kind)
-	case lang.Exit:
-		s.stopped = true
-		if len(values) > 0 {
-			s.status = int(int32(values[0].Int))
-		}
-	}
-}
-
-// reset does clear() or zero() to map number i.
-func (s *Session) reset(i int, kind lang.ActionKind) {
-	m := &s.config.Script.Maps[i]
-	if m.Agg == lang.Plain {
-		if kind == lang.Clear {
-			s.arena.Clear(i)
-		} else {
-			s.arena.Zero(i, m.Spec.Stride()/8-1)
-		}
-		return
-	}
-	entries := s.arena.Entries(i)
-	if kind == lang.Clear {
-		s.views[i].clear(entries)
-	} else {
-		s.views[i].zero(entries)
-	}
-	s.arena.ResetMax(i)
+	s.act(a, values)
 }
 
 func (s *Session) printMap(i int, top, div uint32) {

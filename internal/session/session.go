@@ -21,6 +21,7 @@ import (
 	"trapless/internal/abi"
 	"trapless/internal/arena"
 	"trapless/internal/bpf"
+	"trapless/internal/diag"
 	"trapless/internal/inject"
 	"trapless/internal/lang"
 	"trapless/internal/proc"
@@ -36,6 +37,17 @@ type Sink interface {
 	// PrintMap prints a map: the last top entries, all if it is 0, with their
 	// values divided by div. In the listing at the end div is 0.
 	PrintMap(m *lang.Map, entries []arena.Entry, top, div uint32) error
+	// PrintEntry prints the value of an entry alone.
+	PrintEntry(m *lang.Map, cell []uint64) error
+	// Text is what a printf of the values by the action's format would print.
+	Text(a *lang.Action, values []lang.Value) string
+	// Time is a time by a format of strftime(3).
+	Time(format string, t time.Time) string
+	// Say prints what time(), cat(), join() or system() came to.
+	Say(a *lang.Action, text string) error
+	// Report prints what errorf() and warnf() say, or a warning of the language's
+	// own, with the place in the script.
+	Report(source *diag.Source, a *lang.Action, values []lang.Value) error
 	// End comes before the listing of the maps at the end.
 	End() error
 }
@@ -48,6 +60,7 @@ type Config struct {
 	Log    func(format string, args ...any) // what is done; may be nil
 	// Breakpoints: see plan.Facts.
 	Breakpoints bool
+	Unsafe      bool // system() may run commands
 }
 
 // Session is a script on a process.

@@ -16,6 +16,7 @@ import (
 
 // recorder keeps what a session prints.
 type recorder struct {
+	Sink   // the rest is not called
 	t      *testing.T
 	values [][]lang.Value
 	maps   map[string][]arena.Entry

@@ -58,7 +58,7 @@ func TestHistograms(t *testing.T) {
 			in = []arena.Entry{cells(m, row.values)}
 		}
 		PrintMap(&b, m, in, 0, row.div)
-		JSON{&j}.PrintMap(m, in, 0, row.div)
+		JSON{W: &j}.PrintMap(m, in, 0, row.div)
 		want := ""
 		for _, line := range row.text {
 			i := strings.LastIndex(line[:strings.LastIndex(line, " ")], " ")
@@ -83,7 +83,7 @@ func TestKeyedHistograms(t *testing.T) {
 	in := []arena.Entry{cells(m, []int64{1, 1}, 5, 6), cells(m, []int64{1}, 3, 4), cells(m, []int64{1, 1, 1}, 1, 2)}
 	var b, j strings.Builder
 	PrintMap(&b, m, in, 2, 1)
-	JSON{&j}.PrintMap(m, in, 2, 1)
+	JSON{W: &j}.PrintMap(m, in, 2, 1)
 	line := func(n int) string { return fmt.Sprintf("[1]%21d %s\n\n", n, bar(52)) }
 	if want := "@x[5, 6]:\n" + line(2) + "@x[1, 2]:\n" + line(3); b.String() != want {
 		t.Errorf("got\n%swant\n%s", b.String(), want)
@@ -131,7 +131,7 @@ func TestPrintStatistics(t *testing.T) {
 		m := &compile(t, "uprobe:a:f { "+row.src+" }").Maps[0]
 		var b, j strings.Builder
 		PrintMap(&b, m, row.entries, 0, row.div)
-		JSON{&j}.PrintMap(m, row.entries, 0, row.div)
+		JSON{W: &j}.PrintMap(m, row.entries, 0, row.div)
 		if b.String() != row.text {
 			t.Errorf("%s: got\n%swant\n%s", row.src, b.String(), row.text)
 		}

@@ -1,11 +1,14 @@
 package text
 
 import (
+	"fmt"
 	"io"
 	"strconv"
 	"strings"
+	"time"
 
 	"trapless/internal/arena"
+	"trapless/internal/diag"
 	"trapless/internal/lang"
 )
 
@@ -19,16 +22,53 @@ import (
 //	{"type": "hist", "data": {"@name": [{"min": 2, "max": 3, "count": 1},{"min": 4, "count": 2}]}}
 //
 // A number that a double cannot hold is written as a string.
-type JSON struct{ W io.Writer }
+type JSON struct {
+	W     io.Writer
+	Quiet bool // warnings are not written
+}
+
+// PrintEntry writes the value of an entry.
+func (j JSON) PrintEntry(m *lang.Map, cell []uint64) error {
+	return j.line("value", valueOf(m, &arena.Entry{Value: cell}, 1).json())
+}
+
+// Text is what a printf of the values would print.
+func (JSON) Text(a *lang.Action, values []lang.Value) string { return Format(a, values) }
+
+// Time formats a time.
+func (JSON) Time(format string, t time.Time) string { return Strftime(format, t) }
+
+// Say writes what an action came to.
+func (j JSON) Say(a *lang.Action, text string) error {
+	kind := a.Kind.String()
+	switch a.Kind {
+	case lang.System:
+		kind = "syscall"
+	case lang.Join:
+		text = strings.TrimSuffix(text, "\n")
+	}
+	return j.line(kind, jsonString(text))
+}
+
+// Report writes an error or a warning with its place in the script.
+func (j JSON) Report(source *diag.Source, a *lang.Action, values []lang.Value) error {
+	kind, text := report(a, values)
+	if kind == "WARNING" && j.Quiet {
+		return nil
+	}
+	at := source.Pos(a.Span.Start)
+	_, err := fmt.Fprintf(j.W, "{\"type\": %s, \"msg\": %s, \"filename\": %s, \"line\": %d, \"col\": %d}\n", jsonString(a.Kind.String()),
+		jsonString(strings.TrimSuffix(text, "\n")), jsonString(source.Name), at.Line, at.Col)
+	return err
+}
+
+// End writes nothing.
+func (JSON) End() error { return nil }
 
 // Printf writes the event of a printf, or of a print of a value.
 func (j JSON) Printf(a *lang.Action, values []lang.Value) error {
 	if a.Kind == lang.PrintValue && len(values) == 1 {
-		data := jsonNumber(Value(values[0]))
-		if values[0].Type.Kind == lang.String {
-			data = jsonString(values[0].Str)
-		}
-		return j.line("value", data)
+		return j.line("value", jsonValue(values[0]))
 	}
 	return j.line("printf", jsonString(Format(a, values)))
 }
@@ -64,6 +104,38 @@ func mapKind(m *lang.Map) string {
 func (j JSON) line(kind, data string) error {
 	_, err := io.WriteString(j.W, `{"type": "`+kind+`", "data": `+data+"}\n")
 	return err
+}
+
+// jsonValue is a value of the language: numbers for what has one, else what is printed as text.
+func jsonValue(v lang.Value) string {
+	parts := make([]string, len(v.Elems))
+	for i, e := range v.Elems {
+		parts[i] = jsonValue(e)
+	}
+	switch v.Type.Kind {
+	case lang.Int, lang.Pointer:
+		v.Type.Enum = nil
+		return jsonNumber(integer(v))
+	case lang.Bool:
+		return strconv.FormatBool(v.Int != 0)
+	case lang.Float:
+		return float(v)
+	case lang.None:
+		return "null"
+	case lang.Buffer:
+		for i := range len(v.Str) {
+			parts = append(parts, strconv.Itoa(int(int8(v.Str[i]))))
+		}
+		return "[" + strings.Join(parts, ",") + "]"
+	case lang.Array, lang.Tuple:
+		return "[" + strings.Join(parts, ",") + "]"
+	case lang.Struct, lang.Record:
+		for i := range parts {
+			parts[i] = jsonString(v.Type.Layout.Fields[i].Name) + ": " + parts[i]
+		}
+		return "{" + strings.Join(parts, ", ") + "}"
+	}
+	return jsonString(Value(v))
 }
 
 // jsonNumber quotes a number if a double cannot hold it; true and false stay.

@@ -70,6 +70,9 @@ func keys(m *lang.Map, e *arena.Entry) []string {
 	for _, v := range m.KeyParts(e.Key) {
 		out = append(out, Value(v))
 	}
+	if len(m.Keys) == 1 && m.Keys[0].Kind == lang.Tuple {
+		out[0] = strings.TrimSuffix(strings.TrimPrefix(out[0], "("), ")")
+	}
 	return out
 }
 
@@ -77,10 +80,14 @@ func compare(m *lang.Map, a, b *arena.Entry) int {
 	if c := compareValues(m, a, b); c != 0 {
 		return c
 	}
-	y := m.KeyParts(b.Key)
-	for i, v := range m.KeyParts(a.Key) {
-		c := compareAs(v.Int, y[i].Int, v.Type.Signed)
-		if c = cmp.Or(c, cmp.Compare(v.Str, y[i].Str)); c != 0 {
+	return compareParts(m.KeyParts(a.Key), m.KeyParts(b.Key))
+}
+
+// compareParts compares keys, or values of which they consist, by their parts from the first on.
+func compareParts(a, b []lang.Value) int {
+	for i, v := range a {
+		c := compareAs(v.Int, b[i].Int, v.Type.Signed)
+		if c = cmp.Or(c, cmp.Compare(v.Str, b[i].Str), compareParts(v.Elems, b[i].Elems)); c != 0 {
 			return c
 		}
 	}

@@ -12,6 +12,7 @@
 package text
 
 import (
+	"fmt"
 	"io"
 	"strconv"
 	"strings"
@@ -49,19 +50,6 @@ func Format(a *lang.Action, values []lang.Value) string {
 	return b.String()
 }
 
-// Value is a value as it is printed alone.
-func Value(v lang.Value) string {
-	switch {
-	case v.Type.Kind == lang.String:
-		return v.Str
-	case v.Type.Kind == lang.Bool:
-		return strconv.FormatBool(v.Int != 0)
-	case v.Type.Signed:
-		return strconv.FormatInt(int64(v.Int), 10)
-	}
-	return strconv.FormatUint(v.Int, 10)
-}
-
 // convert carries out one conversion.
 func convert(c lang.Conversion, v lang.Value) string {
 	s := ""
@@ -81,13 +69,51 @@ func convert(c lang.Conversion, v lang.Value) string {
 	case "p":
 		c.Alt = true
 		s = based(c, v.Int, 16, "0x")
+	case "r":
+		s = buffer(v, true, true)
+	case "rx":
+		s = buffer(v, false, true)
+	case "rh":
+		s = buffer(v, false, false)
+	case "e", "E", "f", "F", "g", "G", "a", "A":
+		s = floating(c, v)
 	default: // s
 		s = Value(v)
-		if v.Type.Kind == lang.Int && v.Type.Signed {
+		if v.Type.Kind == lang.Int && v.Type.Signed && v.Type.Enum == nil {
 			s = signed(c, int64(v.Int))
 		}
 	}
 	return pad(c, s)
+}
+
+// buffer is a Buffer in hexadecimal, or any other value as it is printed alone.
+func buffer(v lang.Value, ascii, escape bool) string {
+	if v.Type.Kind == lang.Buffer {
+		return hexBuffer(v.Str, ascii, escape)
+	}
+	return Value(v)
+}
+
+// floating is a number as C's %f, %e, %g and %a have it.
+func floating(c lang.Conversion, v lang.Value) string {
+	f := 0.0
+	switch {
+	case v.Type.Kind == lang.Float:
+		f = floatOf(v)
+	case v.Type.Signed:
+		f = float64(int64(v.Int))
+	default:
+		f = float64(v.Int)
+	}
+	verb := c.Verb
+	if verb == "a" || verb == "A" {
+		verb = map[string]string{"a": "x", "A": "X"}[verb]
+	}
+	s := fmt.Sprintf("%"+verb, f)
+	if c.Plus && f >= 0 {
+		s = "+" + s
+	}
+	return s
 }
 
 // cut makes a value as wide as the conversion's length says.

@@ -107,7 +107,7 @@ func TestPrintValue(t *testing.T) {
 		a, values := event(t, s)
 		var b, j strings.Builder
 		Printf(&b, a, values)
-		JSON{&j}.Printf(a, values)
+		JSON{W: &j}.Printf(a, values)
 		if b.String() != row.text+"\n" || j.String() != row.json+"\n" {
 			t.Errorf("print(%s): %q, %q", row.expr, b.String(), j.String())
 		}
@@ -118,7 +118,7 @@ func TestJSONPrintf(t *testing.T) {
 	s := compile(t, `begin { printf("test \r \n \t \\ \" \x01 \xff é %d", 5) }`)
 	a, values := event(t, s)
 	var b strings.Builder
-	JSON{&b}.Printf(a, values)
+	JSON{W: &b}.Printf(a, values)
 	want := `{"type": "printf", "data": "test \r \n \t \\ \" \u0001 ` + "�" + ` é 5"}` + "\n"
 	if b.String() != want || !json.Valid([]byte(b.String())) {
 		t.Errorf("got  %s\nwant %s", b.String(), want)
@@ -164,7 +164,7 @@ func TestPrintMap(t *testing.T) {
 		m := &compile(t, "uprobe:a:f { "+row.src+" }").Maps[0]
 		var b, j strings.Builder
 		PrintMap(&b, m, row.entries, row.top, row.div)
-		JSON{&j}.PrintMap(m, row.entries, row.top, row.div)
+		JSON{W: &j}.PrintMap(m, row.entries, row.top, row.div)
 		wantJSON := ""
 		if row.json != "" {
 			wantJSON = `{"type": "map", "data": ` + row.json + "}\n"

@@ -40,9 +40,7 @@ func valueOf(m *lang.Map, e *arena.Entry, div uint32) value {
 	case lang.LHist:
 		return lhist(m.Buckets, e.Value)
 	case lang.Plain:
-		if m.Type.Kind == lang.Bool {
-			return number(strconv.FormatBool(m.Value(e.Value) != 0))
-		}
+		return shown{divided(m.ValueOf(e.Value), uint64(div))}
 	case lang.Stats:
 		return stats{
 			count:   format(word(e, lang.CellCount), m.Signed, 1),
@@ -51,6 +49,30 @@ func valueOf(m *lang.Map, e *arena.Entry, div uint32) value {
 		}
 	}
 	return format(m.Value(e.Value), m.Signed, div)
+}
+
+// shown is a value of the language.
+type shown struct{ lang.Value }
+
+func (s shown) text() string { return Value(s.Value) }
+func (s shown) json() string { return jsonValue(s.Value) }
+
+// divided divides the numbers in a value.
+func divided(v lang.Value, div uint64) lang.Value {
+	switch {
+	case div <= 1:
+	case v.Type.Kind == lang.Int && v.Type.Signed:
+		v.Int = uint64(int64(v.Int) / int64(div))
+	case v.Type.Kind == lang.Int:
+		v.Int /= div
+	case v.Type.Kind != lang.Stack:
+		elems := make([]lang.Value, len(v.Elems))
+		for i, e := range v.Elems {
+			elems[i] = divided(e, div)
+		}
+		v.Elems = elems
+	}
+	return v
 }
 
 // compareValues compares entries by their values. Signed values of min() and
