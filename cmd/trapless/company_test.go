@@ -196,7 +196,7 @@ func TestRebuiltProgram(t *testing.T) {
 		t.Fatal(err)
 	}
 	p := testkit.Start(t, path, "2")
-	script := fmt.Sprintf("uprobe:%q:probed { @ = count(); }", path)
+	script := fmt.Sprintf("uprobe:%q:probed { @ = count(); exit(); }", path)
 	for _, change := range []func() error{
 		func() error { return os.Remove(path) },
 		func() error { return os.WriteFile(path, other, 0o755) },
@@ -205,8 +205,7 @@ func TestRebuiltProgram(t *testing.T) {
 			t.Fatal(err)
 		}
 		if testkit.IsRoot() {
-			r := traceArmed(t, "-p", strconv.Itoa(p.Pid), "-e", script)
-			if got := r.end(os.Interrupt).value(t, "@"); got == 0 {
+			if got := runToEnd(t, "trace", "-p", strconv.Itoa(p.Pid), "-e", script).value(t, "@"); got == 0 {
 				t.Error("nothing was counted")
 			}
 			continue
