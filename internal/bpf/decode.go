@@ -104,6 +104,7 @@ var decodeHints = map[Reason]string{
 	ReasonUnsupported:  "leave it out",
 	ReasonJump:         "a jump or a call can only lead to an instruction of the program",
 	ReasonFunction:     "a function ends with exit or a jump, is left by exit alone, and is never active twice",
+	ReasonMapType:      "read its variables by their names",
 	ReasonMap:          "the program has other maps than it was compiled for",
 	ReasonFramePointer: "copy it to another register, and change that",
 }
@@ -352,6 +353,10 @@ func (d *decoder) loadImm(i int, in *asm.Instruction, out *Insn) string {
 		if out.Imm != ringNumber && out.Imm >= int64(len(d.prog.Maps)) {
 			d.why = ReasonMap
 			return fmt.Sprintf("there is no map %d", out.Imm)
+		}
+		if _, constant := d.prog.Constants[int(out.Imm)]; constant {
+			d.why = ReasonMapType
+			return fmt.Sprintf("%s is used as a map, but holds constants", d.prog.Maps[out.Imm].Name)
 		}
 		return ""
 	case in.Src == asm.PseudoMapValue || in.Src == pseudoMapIdxValue:

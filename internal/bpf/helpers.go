@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/btf"
 
 	"trapless/internal/abi"
 )
@@ -119,6 +120,8 @@ func (h *Helper) TakesMap(k abi.MapKind) bool {
 func LookupHelper(id asm.BuiltinFunc) (*Helper, string) {
 	h := helperByID[id]
 	switch {
+	case id == btf.COREBadRelocationSentinel:
+		return nil, "a CO-RE relocation could not be resolved here, for the program runs in a process: of the kernel's types there is struct pt_regs alone"
 	case h == nil:
 		return nil, fmt.Sprintf("helper %d (%v) is not supported", int64(id), id)
 	case h.Missing != "":

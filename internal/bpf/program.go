@@ -11,7 +11,6 @@ package bpf
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 
 	"github.com/cilium/ebpf/asm"
@@ -120,10 +119,13 @@ func readableContext(off int32) bool {
 	return off >= 0 && off < ContextEnd
 }
 
+// fields are 8-byte fields of the context: bit i is that at 8*i.
+type fields uint32
+
 // UsesArguments reports whether the program may read an argument of the probed
 // function by LoadArg.
-func (v *Verified) UsesArguments() bool {
-	return slices.ContainsFunc(v.code.Insns, func(in Insn) bool {
-		return in.Kind == Load && in.Off >= ArgOffset(0) && in.Off < ContextEnd
-	})
-}
+func (v *Verified) UsesArguments() bool { return v.reads>>(PtRegsEnd/8) != 0 }
+
+// UsesResult reports whether the program may read the register in which functions
+// return integers.
+func (v *Verified) UsesResult() bool { return v.reads>>(PtRegsAX/8)&1 != 0 }

@@ -8,5 +8,5 @@ func Trust(p *Program) (*Verified, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Verified{code: code}, nil
+	return &Verified{code: code, reads: ^fields(0)}, nil
 }

@@ -14,7 +14,10 @@ import (
 // Verified is a program that was proven to touch nothing but its input, its
 // stack, its maps' values and its records, and to use nothing that it has not
 // written. Only Verify makes one, and Trust.
-type Verified struct{ code *Code }
+type Verified struct {
+	code  *Code
+	reads fields
+}
 
 // Name is the program's name.
 func (v *Verified) Name() string { return v.code.Name }
@@ -108,6 +111,7 @@ type verifier struct {
 	lossy  bool  // a join has forgotten something
 	depths []int // bytes of the stack that each function uses
 	dead   []bool
+	reads  fields
 
 	options
 }
@@ -151,7 +155,7 @@ func (v *verifier) begin(e effort) {
 	v.effort, v.steps, v.lossy, v.queue = e, 0, false, nil
 	v.ctxs, v.chains = nil, map[link]int{}
 	v.depths = make([]int, len(v.code.Funcs))
-	v.dead = slices.Repeat([]bool{true}, len(v.code.Insns))
+	v.dead, v.reads = slices.Repeat([]bool{true}, len(v.code.Insns)), 0
 	v.chainOf(-1, -1)
 	if v.watch != nil {
 		v.watch(-1, nil)
@@ -213,7 +217,7 @@ func (v *verifier) finish() (*Verified, error) {
 		return nil, v.explain(r)
 	}
 	v.code.Dead = v.dead // nothing is proven of these
-	return &Verified{code: v.code}, nil
+	return &Verified{code: v.code, reads: v.reads}, nil
 }
 
 // arrive says that a way leads to a leader. It keeps what is new.

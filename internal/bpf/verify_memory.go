@@ -157,6 +157,7 @@ func (w *walker) loadContext(p *value) *rejection {
 		return w.refuse(ReasonContext, fmt.Sprintf("%s at %d of the context cannot be read", byteCount(in.Size), off),
 			"the context is struct pt_regs and, behind it, the arguments: read one field of 8 bytes, or a part of one; orig_rax, cs, eflags and ss cannot be read")
 	}
+	w.reads |= 1 << (off / 8)
 	return w.define(in.Dst, scalar(bound.Bytes(in.Size, in.Signed)))
 }
 

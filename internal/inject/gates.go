@@ -150,7 +150,7 @@ func (t *Target) CloseGates() error {
 		changed = append(changed, abi.Range{Start: r.Gate(), End: r.Gate() + 1})
 	}
 	for _, p := range t.placements.all {
-		if r := t.regionOf(p.at); r != nil && p.key != keyRuntime && p.key != keyHandlers {
+		if r := t.regionOf(p.at); r != nil && p.isDetour() {
 			at := r.gatesOf(p.at)
 			changed = append(changed, abi.Range{Start: at, End: at + abi.Addr(p.size/gateShare)})
 		}

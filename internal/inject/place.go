@@ -41,7 +41,11 @@ func (ps *placements) add(p placement) {
 const (
 	keyRuntime = iota + 1
 	keyHandlers
+	keyConstants
 )
+
+// isDetour reports whether a placement belongs to a site, and so has gates.
+func (p *placement) isDetour() bool { return p.key > keyConstants }
 
 // Detour is a patch that is ready to be applied: its code lies in the target.
 type Detour struct {
@@ -76,9 +80,12 @@ func (d *Detour) isSite(at abi.Addr) bool {
 type builder struct {
 	*Target
 	space    *plan.Space
-	env      jit.Env // Gate and Runtime are per region
+	env      jit.Env // Gate, Runtime and Constants are per region
 	runtimes map[*Region]*jit.Runtime
-	guessed  map[abi.Addr]*jit.Runtime // for estimates, by the gate that they assume
+
+	contents  map[int][]byte // of the maps that nothing writes to, by their numbers
+	constants map[*Region]map[int]abi.Addr
+	guessed   map[abi.Addr]*jit.Runtime // for estimates, by the gate that they assume
 }
 
 // generated is code for one address.
@@ -126,6 +133,7 @@ func (t *Target) Place(ctx context.Context, reqs []Request) ([]*Detour, []*plan.
 		return nil, nil, err
 	}
 	b := &builder{Target: t, space: space, runtimes: map[*Region]*jit.Runtime{}, guessed: map[abi.Addr]*jit.Runtime{},
+		contents: constantsOf(reqs), constants: map[*Region]map[int]abi.Addr{},
 		env: jit.Env{Arena: t.arenaBase, Layout: t.arena.Layout(), TGID: uint32(t.PID), Thread: t.Thread, Helpers: needsHelpers(reqs),
 			Analyses: new(jit.Analyses)}}
 	detours := make([]*Detour, len(reqs))
@@ -275,15 +283,26 @@ func (b *builder) generate(ctx context.Context, req Request, at abi.Addr) (gener
 	if err != nil {
 		return generated{}, err
 	}
-	return b.emit(req, at, r.Gate(), r.gatesOf(at), rt)
+	constants, err := b.constantsIn(r)
+	if err != nil {
+		return generated{}, err
+	}
+	return b.emit(req, place{at, r.Gate(), r.gatesOf(at), rt, constants})
+}
+
+// place is where a detour is to lie, and what it refers to there.
+type place struct {
+	at, gate, gates abi.Addr
+	runtime         *jit.Runtime
+	constants       map[int]abi.Addr
 }
 
 // emit puts programs, relocated instructions and cold code together.
-func (b *builder) emit(req Request, at, gate, gates abi.Addr, rt *jit.Runtime) (generated, error) {
+func (b *builder) emit(req Request, to place) (generated, error) {
 	env := b.env
-	env.Gate, env.Runtime = gate, rt
-	ofSites, _ := req.layOutGates(gates)
-	a := x86.New(at)
+	env.Gate, env.Runtime, env.Constants = to.gate, to.runtime, to.constants
+	ofSites, _ := req.layOutGates(to.gates)
+	a := x86.New(to.at)
 	var sites []*jit.Detour
 	pairs, err := req.Window.Emit(a, func(i int) error {
 		s := req.Window.Sites[i]
@@ -328,10 +347,14 @@ func (b *builder) estimate(req Request) (int, error) {
 		}
 		b.guessed[gate] = rt
 	}
-	// An arena that is out of reach makes the longest code.
+	// What is out of reach makes the longest code.
 	far := *b
 	far.env.Arena = at ^ 1<<46
-	g, err := far.emit(req, at, gate, gate+firstGate, rt)
+	constants := map[int]abi.Addr{}
+	for n := range b.contents {
+		constants[n] = far.env.Arena
+	}
+	g, err := far.emit(req, place{at, gate, gate + firstGate, rt, constants})
 	if err != nil {
 		return 0, err
 	}

@@ -247,7 +247,7 @@ func (g *generator) knownCell(k *key, d, t asm.Reg, miss asm.Label) {
 		g.Jmp(miss)
 		return
 	}
-	m := g.global(ml.Dir + 8*pos)
+	m := g.global(g.env.Arena + abi.Addr(ml.Dir+8*pos))
 	if word >= math.MinInt32 && word <= math.MaxInt32 {
 		g.OpMI(asm.Cmp, 8, m, int32(word))
 	} else {

@@ -285,7 +285,7 @@ func (g *generator) op(i int) {
 		case bpf.HelperBitLength:
 			g.bitLength()
 		case bpf.HelperExit:
-			g.StoreI(8, g.global(abi.HdrStop), 1)
+			g.StoreI(8, g.global(g.env.Arena+abi.HdrStop), 1)
 		case bpf.HelperMapCell:
 			g.mapCell(o)
 		case bpf.HelperRingbufOutput:
@@ -350,9 +350,8 @@ func near(a *asm.Asm, to abi.Addr) bool {
 	return -reach < dist && dist < reach
 }
 
-// global is the memory at an offset in the arena. It may use temp1.
-func (g *generator) global(off uint64) asm.Mem {
-	to := g.env.Arena + abi.Addr(off)
+// global is the memory at an address. It may use temp1.
+func (g *generator) global(to abi.Addr) asm.Mem {
 	if near(g.Asm, to) {
 		return asm.Abs(to)
 	}

@@ -25,18 +25,27 @@ func (g *generator) memory(o *op, r bpfasm.Register) asm.Mem {
 // temp1.
 func (g *generator) fixedCell(p bpf.Value) asm.Mem {
 	ml := &g.env.Layout.Maps[p.Map]
-	off := p.Index*int32(ml.Stride()) + p.Off
 	if ml.Shared() {
-		return g.global(ml.Values + uint64(int64(off)))
+		return g.global(g.sharedAddress(p))
 	}
-	return asm.At(g.v(slotVar), int32(ml.Cells)+off)
+	return asm.At(g.v(slotVar), int32(ml.Cells)+p.Index*int32(ml.Stride())+p.Off)
+}
+
+// sharedAddress is what a pointer to a known value that all threads share points to.
+func (g *generator) sharedAddress(p bpf.Value) abi.Addr {
+	ml := &g.env.Layout.Maps[p.Map]
+	off := int64(p.Index)*int64(ml.Stride()) + int64(p.Off)
+	if at, ok := g.env.Constants[int(p.Map)]; ok {
+		return at + abi.Addr(off)
+	}
+	return g.env.Arena + abi.Addr(int64(ml.Values)+off)
 }
 
 // fixedAddress puts the address of a known value into d.
 func (g *generator) fixedAddress(d asm.Reg, p bpf.Value) {
 	ml := &g.env.Layout.Maps[p.Map]
 	if ml.Shared() {
-		address(g.Asm, d, g.env.Arena+abi.Addr(ml.Values+uint64(int64(p.Index)*int64(ml.Stride())+int64(p.Off))))
+		address(g.Asm, d, g.sharedAddress(p))
 		return
 	}
 	g.Lea(d, g.fixedCell(p))

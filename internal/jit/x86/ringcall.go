@@ -130,7 +130,7 @@ func (g *generator) emitRecord(o *op, ring int, put func(d asm.Reg)) {
 
 // countShared counts a record of a thread without a slot as lost.
 func (g *generator) countShared(d asm.Reg) {
-	m := g.global(abi.HdrMisses)
+	m := g.global(g.env.Arena + abi.HdrMisses)
 	g.Lock()
 	g.IncM(8, m)
 	fail := int64(errAgain)

@@ -46,6 +46,10 @@ type Env struct {
 	// runtime, as NeedsHelpers tells.
 	Helpers bool
 
+	// Constants is where the contents of bpf.Program.Constants lie, by the maps'
+	// numbers: in memory that nothing but the tracer can write to.
+	Constants map[int]abi.Addr
+
 	// Analyses keeps what was found out about programs, for the next site
 	// that runs them; nil keeps nothing.
 	Analyses *Analyses
@@ -231,9 +235,11 @@ func checkEnv(progs []*bpf.Verified, env *Env) error {
 		if err := bpf.CheckMaps(p, l); err != nil {
 			return fmt.Errorf("%w: %w", ErrCompile, err)
 		}
-		if len(p.Code().Constants) > 0 {
-			// What the verifier knows of them must not lie where others can write.
-			return fmt.Errorf("%w: program %s has constants (.rodata), for which there is no private place in the target yet", ErrCompile, p.Name())
+		for n := range p.Code().Constants {
+			if env.Constants[n] == 0 {
+				// What the verifier knows of them must not lie where others can write.
+				return fmt.Errorf("%w: program %s has constants (%s), for which there is no private place in the target", ErrCompile, p.Name(), l.Maps[n].Name)
+			}
 		}
 		if l.RingSize == 0 && usesRing(p) {
 			return fmt.Errorf("%w: program %s writes events, but the arena has no rings", ErrCompile, p.Name())
