@@ -28,6 +28,7 @@ import (
 	"trapless/internal/export/text"
 	"trapless/internal/inject"
 	"trapless/internal/lang"
+	"trapless/internal/object"
 	"trapless/internal/proc"
 	"trapless/internal/ptrace"
 	"trapless/internal/session"
@@ -42,8 +43,11 @@ var (
 	ErrNothing    = session.ErrNothing // all sites were refused
 )
 
-// Script is a compiled script.
-type Script struct{ compiled *lang.Script }
+// Script is a compiled script, or the programs of a BPF object (see LoadObject).
+type Script struct {
+	compiled *lang.Script
+	object   *object.Object // nil for a script
+}
 
 // Compile compiles a script in the bpftrace language. name is what errors call
 // it, params are $1, $2, ... The error lists everything that is wrong, each with
@@ -67,7 +71,7 @@ func CompileWith(name, src string, o CompileOptions) (*Script, error) {
 	if err := o.allows(s); err != nil {
 		return nil, err
 	}
-	return &Script{s}, nil
+	return &Script{compiled: s}, nil
 }
 
 // allows refuses what a script may only do with Unsafe.
@@ -93,6 +97,9 @@ func (s *Script) Listing() string {
 
 // Warnings are remarks about what works, but probably not as meant.
 func (s *Script) Warnings() []string {
+	if s.object != nil {
+		return s.object.Remarks
+	}
 	var out []string
 	for _, w := range s.compiled.Warnings {
 		out = append(out, w.String())
@@ -217,6 +224,9 @@ func (o Options) config(s *Script) session.Config {
 	}
 	if c.Warn == nil {
 		c.Warn = func(string, ...any) {}
+	}
+	if s.object != nil {
+		o.configObject(&c, s.object)
 	}
 	return c
 }

@@ -35,6 +35,7 @@ var levels = map[string]int{
 	"internal/usdt":        21, // programs for the places of USDT probes
 	"internal/jit":         20, // bpf to machine code
 	"internal/lang":        20, // scripts to bpf
+	"internal/object":      25, // BPF object files to bpf
 	"internal/plan":        30, // windows, tactics, patches
 	"internal/elfplan":     35, // ELF files as the planner sees them
 	"internal/coverage":    40, // what of a file can be probed

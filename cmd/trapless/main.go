@@ -109,7 +109,7 @@ costs a few nanoseconds, and nothing traps.`,
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
 		return usageError{fmt.Errorf("%w; see '%s --help'", err, c.CommandPath())}
 	})
-	root.AddCommand(newTrace(), newStatus(), newCtl(), newTorture(), newClean(), newBench(), newDemo(), newCoverage())
+	root.AddCommand(newTrace(), newRun(), newStatus(), newCtl(), newTorture(), newClean(), newBench(), newDemo(), newCoverage())
 	return root
 }
 

@@ -2,6 +2,7 @@ package arena
 
 import (
 	"cmp"
+	"encoding/binary"
 	"slices"
 
 	"trapless/internal/abi"
@@ -161,11 +162,57 @@ func (a *Arena) SetValue(m, pos int, value []byte) {
 
 // Value copies the value at a position of a map that all threads share, word by
 // word.
-func (a *Arena) Value(m, pos int) []byte {
+func (a *Arena) Value(m, pos int) []byte { return a.rawValue(&a.layout.Maps[m], pos, 0) }
+
+// Raw is an entry of a map as programs see it: its key, and its value, or where
+// each slot has a value of its own those of the slots in use.
+type Raw struct {
+	Key    []byte
+	Values [][]byte
+}
+
+// Raw reads map number m, in the order of its positions. Words of one value may be
+// read at different moments.
+func (a *Arena) Raw(m int) []Raw {
 	ml := &a.layout.Maps[m]
+	slots := a.slotsInUse()
+	if ml.Shared() {
+		slots = slots[:1]
+	}
+	var out []Raw
+	for pos := range ml.Positions() {
+		words, ok := a.keyAt(ml, pos)
+		if !ok {
+			continue
+		}
+		if !ml.IsHash() {
+			words = []uint64{uint64(pos)}
+		}
+		key := make([]byte, 0, 8*len(words))
+		for _, w := range words {
+			key = binary.LittleEndian.AppendUint64(key, w)
+		}
+		r := Raw{Key: key[:ml.KeySize]}
+		for _, s := range slots {
+			r.Values = append(r.Values, a.rawValue(ml, pos, s))
+		}
+		out = append(out, r)
+	}
+	return out
+}
+
+// rawValue copies the value at a position, word by word: of a slot, or the one
+// that all threads share.
+func (a *Arena) rawValue(ml *abi.MapLayout, pos int, slot uint64) []byte {
+	var at uint64
+	if ml.Shared() {
+		at = ml.Value(uint64(pos))
+	} else {
+		at = a.slot(slot) + ml.Cells + uint64(pos*ml.Stride())
+	}
 	out := make([]byte, ml.Stride())
-	for w := 0; w < len(out); w += 8 {
-		putWord(out[w:], a.Load(ml.Value(uint64(pos))+uint64(w)))
+	for w := uint64(0); w < uint64(len(out)); w += 8 {
+		putWord(out[w:], a.Load(at+w))
 	}
 	return out[:ml.ValueSize]
 }

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -58,19 +57,6 @@ func objectPrograms(t testing.TB, path string) []*Program {
 	return out
 }
 
-// compileObject compiles a C program with clang, for a version of the
-// instruction set.
-func compileObject(t testing.TB, source, cpu string) string {
-	t.Helper()
-	clang := testkit.Command(t, "clang", "clang")
-	out := filepath.Join(t.TempDir(), filepath.Base(source)+".o")
-	cmd := exec.Command(clang, "-O2", "-g", "-target", "bpf", "-mcpu="+cpu, "-Wall", "-Wno-unused", "-c", source, "-o", out)
-	if text, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("%v: %v\n%s", cmd, err, text)
-	}
-	return out
-}
-
 // TestVerifyObjects verifies what clang makes of programs like those that
 // people write.
 func TestVerifyObjects(t *testing.T) {
@@ -84,7 +70,7 @@ func TestVerifyObjects(t *testing.T) {
 			if cpu != "v3" && filepath.Base(source) == "narrow.c" {
 				continue
 			}
-			for _, p := range objectPrograms(t, compileObject(t, source, cpu)) {
+			for _, p := range objectPrograms(t, testkit.CompileObject(t, source, cpu)) {
 				programs++
 				if _, err := verify(p, options{missing: true}); err != nil {
 					t.Errorf("%s, %s: %v", source, cpu, err)
@@ -109,7 +95,7 @@ func TestRefusedObjects(t *testing.T) {
 			wants[fmt.Sprintf("%d: %s", i+1, strings.TrimSuffix(word, " */"))]++
 		}
 	}
-	for _, p := range objectPrograms(t, compileObject(t, source, "v3")) {
+	for _, p := range objectPrograms(t, testkit.CompileObject(t, source, "v3")) {
 		_, err := verify(p, options{missing: true})
 		var e *InsnError
 		if !errors.As(err, &e) {

@@ -49,6 +49,9 @@ func (s *Session) Run(ctx context.Context) (err error) {
 			s.printMap(i, 0, 0)
 		}
 	}
+	if o := s.config.Object; o != nil {
+		s.check(o.End(s.arena.Raw))
+	}
 	s.reportLosses()
 	return errors.Join(err, s.failed)
 }
@@ -68,7 +71,7 @@ type poller struct {
 
 func (s *Session) poll(ctx context.Context) {
 	period := pollQuiet
-	if len(s.config.Script.Actions) > 0 {
+	if len(s.config.Script.Actions) > 0 || s.config.RingSize > 0 {
 		period = pollEvents
 	}
 	start := time.Now()
@@ -249,11 +252,14 @@ func (s *Session) runKind(k lang.ProbeKind) error {
 // drain handles the events that are due.
 func (s *Session) drain(all bool) {
 	for _, r := range s.arena.Drain(all) {
-		if r.Map == arena.TraceMap {
+		switch {
+		case r.Map == arena.TraceMap:
 			s.trace(r.Payload)
-			continue
+		case s.config.Object != nil:
+			s.check(s.config.Object.Record(r))
+		default:
+			s.event(r.Payload)
 		}
-		s.event(r.Payload)
 	}
 }
 
@@ -262,6 +268,10 @@ func (s *Session) trace(payload []byte) {
 	text, err := bpf.FormatTrace(payload)
 	if err != nil {
 		s.config.Warn("%v: the target wrote over its ring", err)
+		return
+	}
+	if o := s.config.Object; o != nil {
+		s.check(o.Print(text))
 		return
 	}
 	s.config.Warn("%s", strings.TrimSuffix(text, "\n"))
@@ -316,7 +326,7 @@ func (s *Session) reportLosses() {
 	}{
 		{l.Events, "events were lost because a thread's ring was full"},
 		{l.Runs, "runs of a program were lost because another one was under way in a signal handler, or the thread had no slot"},
-		{l.Updates, "updates were lost because a map was full (max_map_keys)"},
+		{l.Updates, "updates were lost because a map was full (max_map_keys of a script, max_entries of an object)"},
 		{l.Corrupt, "events were lost because the target wrote over its ring"},
 	} {
 		if loss.n > 0 {

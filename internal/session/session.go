@@ -61,6 +61,14 @@ type Config struct {
 	// Breakpoints: see plan.Facts.
 	Breakpoints bool
 	Unsafe      bool // system() may run commands
+
+	// Object takes what programs of a BPF object file write; nil for a script.
+	Object ObjectSink
+	// RingSize is the size of each thread's ring in bytes, a power of two; 0 if the
+	// script's actions decide.
+	RingSize uint64
+	// Contents are what maps hold before any program runs.
+	Contents []Content
 }
 
 // Session is a script on a process.
@@ -129,10 +137,16 @@ func newSession(c Config) (*Session, error) {
 	for i := range s.views {
 		s.views[i].maxWord = c.Script.Maps[i].Spec.MaxWord
 	}
+	verified := map[*bpf.Program]*bpf.Verified{}
 	for i := range c.Script.Probes {
-		v, err := usdt.Verify(c.Script.Probes[i].Prog)
-		if err != nil {
-			return nil, fmt.Errorf("program of %s: %w", c.Script.Probes[i].Text, err)
+		p := &c.Script.Probes[i]
+		v := verified[p.Prog]
+		if v == nil {
+			var err error
+			if v, err = usdt.Verify(p.Prog); err != nil {
+				return nil, fmt.Errorf("program of %s: %w", p.Text, err)
+			}
+			verified[p.Prog] = v
 		}
 		s.programs = append(s.programs, v)
 	}
@@ -323,6 +337,11 @@ func (s *Session) begin() error {
 	s.machine = &bpf.Machine{Arena: s.arena.Mem(), Layout: s.arena.Layout(), Slot: abi.SlotTracer, Fuel: ownFuel,
 		TGID: pid, TID: pid, UIDGID: uint64(os.Getgid())<<32 | uint64(os.Getuid()), Comm: "trapless", Now: unix.Monotonic, Event: s.ownEvent}
 	s.arena.Publish(s.clock, arena.ReadClock())
+	for _, c := range s.config.Contents {
+		if err := s.update(c.Map, c.Key, c.Value, 0); err != nil {
+			return err
+		}
+	}
 	return s.runKind(lang.Begin)
 }
 
@@ -361,8 +380,9 @@ func (s *Session) layout(sites int) (*abi.Layout, error) {
 	for need := uint64(sites) * journalPerSite; c.JournalSize < 2*need; {
 		c.JournalSize *= 2
 	}
+	c.RingSize = s.config.RingSize
 	if len(s.config.Script.Actions) > 0 {
-		c.RingSize = ringSize
+		c.RingSize = max(c.RingSize, ringSize)
 	}
 	return abi.NewLayout(c)
 }

@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"maps"
 	"math/rand/v2"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -33,13 +32,7 @@ type object struct {
 
 func compileObject(t testing.TB, source, cpu string) *object {
 	t.Helper()
-	clang := testkit.Command(t, "clang", "clang")
-	path := filepath.Join(t.TempDir(), "object.o")
-	cmd := exec.Command(clang, "-O2", "-g", "-target", "bpf", "-mcpu="+cpu, "-Wno-unused", "-c", source, "-o", path)
-	if text, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("%v: %v\n%s", cmd, err, text)
-	}
-	spec, err := ebpf.LoadCollectionSpec(path)
+	spec, err := ebpf.LoadCollectionSpec(testkit.CompileObject(t, source, cpu))
 	if err != nil {
 		t.Fatal(err)
 	}

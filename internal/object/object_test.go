@@ -1,0 +1,197 @@
+package object_test
+
+import (
+	"bytes"
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/btf"
+
+	"trapless/internal/abi"
+	"trapless/internal/bpf"
+	"trapless/internal/lang"
+	"trapless/internal/object"
+)
+
+// exit0 is a program that does nothing.
+func exit0() asm.Instructions {
+	return asm.Instructions{asm.Mov.Imm(asm.R0, 0), asm.Return()}
+}
+
+// withProgram is a collection with one program.
+func withProgram(section string, insns asm.Instructions) *ebpf.CollectionSpec {
+	return &ebpf.CollectionSpec{Programs: map[string]*ebpf.ProgramSpec{
+		"p": {Name: "p", Type: ebpf.Kprobe, SectionName: section, Instructions: insns}}}
+}
+
+// TestSections says what sections mean.
+func TestSections(t *testing.T) {
+	for _, row := range []struct {
+		section  string
+		kind     lang.ProbeKind
+		path, fn string
+		off      uint64
+		wildcard bool
+	}{
+		{"uprobe", lang.Uprobe, "", "", 0, false},
+		{"uprobe/a_name", lang.Uprobe, "", "", 0, false},
+		{"?uretprobe.s", lang.Uretprobe, "", "", 0, false},
+		{"uprobe//bin/bash:readline", lang.Uprobe, "/bin/bash", "readline", 0, false},
+		{"uprobe/libc:malloc", lang.Uprobe, "libc", "malloc", 0, false},
+		{"uprobe/libc.so.6:malloc+0x10", lang.Uprobe, "libc.so.6", "malloc", 16, false},
+		{"uprobe.s/./server:handle+12", lang.Uprobe, "./server", "handle", 12, false},
+		{"uretprobe//bin/bash:readline", lang.Uretprobe, "/bin/bash", "readline", 0, false},
+		{"uprobe.multi//bin/bash:read*", lang.Uprobe, "/bin/bash", "read*", 0, true},
+		{"uretprobe.multi.s/libc:m*c", lang.Uretprobe, "libc", "m*c", 0, true},
+		{"kretprobe/handle_return", lang.Uretprobe, "", "", 0, false},
+		{"kprobe/x:y", lang.Uprobe, "", "", 0, false}, // a function of the kernel's
+	} {
+		o, err := object.New("test", withProgram(row.section, exit0()), object.Options{})
+		if err != nil {
+			t.Errorf("%s: %v", row.section, err)
+			continue
+		}
+		p := o.Programs[0]
+		if p.Kind != row.kind || (len(p.Attach) == 1) != (row.fn != "") {
+			t.Errorf("%s: %v at %v", row.section, p.Kind, p.Attach)
+		}
+		if row.fn == "" {
+			continue
+		}
+		if a := p.Attach[0]; a.Kind != row.kind || a.Path != row.path || a.Func != row.fn || a.Offset != row.off || a.Wildcard != row.wildcard {
+			t.Errorf("%s: %+v", row.section, a)
+		}
+	}
+}
+
+// TestAttachInsteadOfSection puts programs elsewhere.
+func TestAttachInsteadOfSection(t *testing.T) {
+	spec := withProgram("uretprobe//bin/bash:readline", exit0())
+	o, err := object.New("test", spec, object.Options{Attach: map[string][]string{"p": {"libc:malloc", "uprobe:libc:free+4"}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := o.Programs[0].Attach
+	if len(a) != 2 || a[0].Kind != lang.Uretprobe || a[0].Func != "malloc" || a[1].Kind != lang.Uprobe || a[1].Offset != 4 {
+		t.Errorf("%+v", a)
+	}
+	s := o.Script()
+	entry, exit := s.Probes[object.ScriptProbe(0, lang.Uprobe)], s.Probes[object.ScriptProbe(0, lang.Uretprobe)]
+	if len(entry.Attach) != 1 || entry.Kind != lang.Uprobe || len(exit.Attach) != 1 || exit.Kind != lang.Uretprobe {
+		t.Errorf("%+v", s.Probes)
+	}
+}
+
+// ofMap is a program that looks a map up, with the map.
+func ofMap(spec ebpf.MapSpec) *ebpf.CollectionSpec {
+	c := withProgram("uprobe", asm.Instructions{
+		asm.StoreImm(asm.R10, -8, 0, asm.DWord),
+		asm.Mov.Reg(asm.R2, asm.R10),
+		asm.Add.Imm(asm.R2, -8),
+		asm.LoadMapPtr(asm.R1, 0).WithReference("m"),
+		asm.FnMapLookupElem.Call(),
+		asm.Mov.Imm(asm.R0, 0),
+		asm.Return(),
+	})
+	spec.Name = "m"
+	c.Maps = map[string]*ebpf.MapSpec{"m": &spec}
+	return c
+}
+
+// TestRefusals says what is refused, and by which words.
+func TestRefusals(t *testing.T) {
+	attach := func(at ...string) object.Options { return object.Options{Attach: map[string][]string{"p": at}} }
+	config := withProgram("uprobe", asm.Instructions{
+		{OpCode: asm.LoadImmOp(asm.DWord), Dst: asm.R1, Src: asm.PseudoMapValue}, asm.Mov.Imm(asm.R0, 0), asm.Return()})
+	for _, row := range []struct {
+		name    string
+		spec    *ebpf.CollectionSpec
+		options object.Options
+		want    string
+	}{
+		{"usdt", withProgram("usdt//bin/bash:p:n", exit0()), attach(), "USDT"},
+		{"session", withProgram("uprobe.session//bin/bash:f", exit0()), object.Options{}, "session's program"},
+		{"no function", withProgram("uprobe//bin/bash:", exit0()), object.Options{}, "expected uprobe/PATH:FUNCTION"},
+		{"bad offset", withProgram("uprobe//bin/bash:f+x", exit0()), object.Options{}, "no offset"},
+		{"offset of a return", withProgram("uretprobe//bin/bash:f+4", exit0()), object.Options{}, "a return has no offset"},
+		{"question mark", withProgram("uprobe.multi//bin/bash:f?", exit0()), object.Options{}, "'?' in a pattern"},
+		{"no such program", withProgram("uprobe", exit0()), object.Options{Attach: map[string][]string{"q": nil}}, "no program q; it has p"},
+		{"interval", withProgram("uprobe", exit0()), attach("interval:s:1"), "attach point"},
+		{"map of maps", ofMap(ebpf.MapSpec{Type: ebpf.HashOfMaps, KeySize: 8, ValueSize: 4, MaxEntries: 1}), object.Options{}, "type HashOfMaps"},
+		{"pinned", ofMap(ebpf.MapSpec{Type: ebpf.Hash, KeySize: 8, ValueSize: 8, MaxEntries: 1, Pinning: ebpf.PinByName}), object.Options{}, "pinned"},
+		{"flags", ofMap(ebpf.MapSpec{Type: ebpf.Hash, KeySize: 8, ValueSize: 8, MaxEntries: 1, Flags: 1 << 9}), object.Options{}, "flags 0x200"},
+		{"long key", ofMap(ebpf.MapSpec{Type: ebpf.Hash, KeySize: 80, ValueSize: 8, MaxEntries: 1}), object.Options{}, "keys of 80 bytes"},
+		{"no map", func() *ebpf.CollectionSpec {
+			c := ofMap(ebpf.MapSpec{})
+			c.Maps = nil
+			return c
+		}(), object.Options{}, `no map "m"`},
+		{"kconfig", config, object.Options{}, "kernel's configuration"},
+		{"ksym", withProgram("uprobe", asm.Instructions{asm.LoadImm(asm.R1, 0, asm.DWord).WithReference("jiffies"), asm.Mov.Imm(asm.R0, 0), asm.Return()}),
+			object.Options{}, "kernel's symbol jiffies"},
+		{"kfunc", withProgram("uprobe", asm.Instructions{{OpCode: asm.OpCode(asm.JumpClass).SetJumpOp(asm.Call), Src: asm.PseudoKfuncCall, Constant: -1}, asm.Return()}),
+			object.Options{}, "kernel's function"},
+		{"not verified", withProgram("uprobe", asm.Instructions{asm.Return()}), object.Options{}, "r0 may not have been written"},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			_, err := object.New("test", row.spec, row.options)
+			if err == nil || !errors.Is(err, object.ErrObject) || !strings.Contains(err.Error(), row.want) {
+				t.Errorf("%v; want %q", err, row.want)
+			}
+		})
+	}
+}
+
+// TestLeftOut leaves programs out that are none of a process's, and says so.
+func TestLeftOut(t *testing.T) {
+	spec := withProgram("uprobe", exit0())
+	spec.Programs["other"] = &ebpf.ProgramSpec{Name: "other", Type: ebpf.TracePoint, SectionName: "tracepoint/sched/sched_switch", Instructions: exit0()}
+	spec.Programs["kernel"] = &ebpf.ProgramSpec{Name: "kernel", Type: ebpf.Kprobe, SectionName: "kprobe/f",
+		Instructions: asm.Instructions{asm.FnGetCurrentTask.Call(), asm.Return()}}
+	o, err := object.New("test", spec, object.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(o.Programs) != 1 || len(o.Remarks) != 2 || !strings.Contains(o.Remarks[0], "kernel is left out") || !strings.Contains(o.Remarks[1], "no meaning in a process") {
+		t.Errorf("%v, remarks %q", o.Programs, o.Remarks)
+	}
+}
+
+// TestVariables reads and sets global variables before the programs run.
+func TestVariables(t *testing.T) {
+	word := &btf.Int{Name: "int", Size: 4, Encoding: btf.Signed}
+	spec := withProgram("uprobe", asm.Instructions{
+		{OpCode: asm.LoadImmOp(asm.DWord), Dst: asm.R1, Src: asm.PseudoMapValue, Constant: 4 << 32},
+		asm.LoadMem(asm.R0, asm.R1, 0, asm.Word), asm.Return()})
+	spec.Programs["p"].Instructions[0] = spec.Programs["p"].Instructions[0].WithReference(".rodata")
+	spec.Maps = map[string]*ebpf.MapSpec{".rodata": {Name: ".rodata", Type: ebpf.Array, KeySize: 4, ValueSize: 8, MaxEntries: 1, Flags: 1 << 7,
+		Contents: []ebpf.MapKV{{Key: uint32(0), Value: []byte{1, 0, 0, 0, 2, 0, 0, 0}}},
+		Value: &btf.Datasec{Name: ".rodata", Size: 8, Vars: []btf.VarSecinfo{
+			{Type: &btf.Var{Name: "a", Type: word}, Offset: 0, Size: 4}, {Type: &btf.Var{Name: "b", Type: word}, Offset: 4, Size: 4}}}}}
+	spec.Variables = map[string]*ebpf.VariableSpec{"b": {Name: "b", SectionName: ".rodata", Offset: 4, Value: []byte{9, 0, 0, 0}}}
+	o, err := object.New("test", spec, object.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []byte{1, 0, 0, 0, 9, 0, 0, 0}
+	if got := o.Programs[0].Prog.Constants[0]; !bytes.Equal(got, want) || !bytes.Equal(o.Maps[0].Contents[0].Value, want) {
+		t.Errorf("constants %v, contents %v", got, o.Maps[0].Contents)
+	}
+	if got := object.Decode(o.Maps[0].Value, want).String(); got != "{.a = 1, .b = 9}" {
+		t.Error(got)
+	}
+	v, err := bpf.Verify(o.Programs[0].Prog)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := abi.NewLayout(abi.Config{Threads: 1, Maps: o.Specs()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := bpf.CheckMaps(v, l); err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,92 @@
+package trapless
+
+import (
+	"fmt"
+	"io"
+	"path/filepath"
+
+	"github.com/cilium/ebpf"
+
+	"trapless/internal/export/text"
+	"trapless/internal/object"
+	"trapless/internal/session"
+)
+
+// Programs for the kernel's uprobes, written in C and compiled by clang, run in
+// processes as they are:
+//
+//	programs, err := trapless.LoadObject("counts.bpf.o", nil)
+//	...
+//	s, err := trapless.Attach(ctx, pid, programs, trapless.Options{Output: os.Stdout})
+//
+// What they write goes to Options.Output: the records of rings and the lines of
+// trace_printk as they come, the maps at the end of Run. See Collection for an API
+// like that of package ebpf of cilium.
+
+// ErrObject wraps every reason why a BPF object cannot be used.
+var ErrObject = object.ErrObject
+
+// LoadObject reads a BPF object file and verifies its programs. attach says where
+// programs are to be put, by their names, instead of where their sections say
+// (SEC("uprobe//bin/bash:readline")); it may be nil.
+func LoadObject(path string, attach map[string][]string) (*Script, error) {
+	spec, err := ebpf.LoadCollectionSpec(path)
+	if err != nil {
+		return nil, fmt.Errorf("%w %s: %w", ErrObject, filepath.Base(path), err)
+	}
+	return LoadSpec(filepath.Base(path), spec, attach)
+}
+
+// LoadSpec is LoadObject for a collection that was read already, or made by hand.
+// It is not changed. name is what messages call it.
+func LoadSpec(name string, spec *ebpf.CollectionSpec, attach map[string][]string) (*Script, error) {
+	o, err := object.New(name, spec, object.Options{Attach: attach})
+	if err != nil {
+		return nil, err
+	}
+	return &Script{compiled: o.Script(), object: o}, nil
+}
+
+// Programs are the names of the programs of a BPF object, in order.
+func (s *Script) Programs() []string {
+	var out []string
+	if s.object != nil {
+		for i := range s.object.Programs {
+			out = append(out, s.object.Programs[i].Name)
+		}
+	}
+	return out
+}
+
+// Unattached are the programs of a BPF object of which it is not said where they
+// are to be put.
+func (s *Script) Unattached() []string {
+	var out []string
+	if s.object != nil {
+		for i := range s.object.Programs {
+			if p := &s.object.Programs[i]; len(p.Attach) == 0 {
+				out = append(out, p.Name)
+			}
+		}
+	}
+	return out
+}
+
+// configObject adds to a session's configuration what an object wants.
+func (o Options) configObject(c *session.Config, obj *object.Object) {
+	c.RingSize = obj.RingSize()
+	for n := range obj.Maps {
+		for _, e := range obj.Maps[n].Contents {
+			c.Contents = append(c.Contents, session.Content{Map: n, Key: e.Key, Value: e.Value})
+		}
+	}
+	w := o.Output
+	if w == nil {
+		w = io.Discard
+	}
+	if o.JSON {
+		c.Object = &text.ObjectJSON{W: w, Maps: obj.Maps}
+	} else {
+		c.Object = &text.Object{W: w, Maps: obj.Maps}
+	}
+}
