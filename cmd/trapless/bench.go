@@ -1,10 +1,13 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"os"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -17,15 +20,18 @@ func newBench() *cobra.Command {
 	var asJSON bool
 	var rounds int
 	var slice time.Duration
+	var only []string
 	c := &cobra.Command{
 		Use:   "bench",
 		Short: "measure what a hit costs here, beside the kernel's uprobes",
 		Long: `Measures how much longer a call takes because it is probed, on a program that
 trapless compiles for it (a C compiler is needed): a bare jump, a count, a count
-by argument, with one thread and with two; a bare jump at a call that stays one
-(direct, or through memory) and at one that is too short for that; and the
-kernel's uprobes at a push, a 5-byte nop and a mov. All take turns in one run;
-medians are reported.`,
+by argument, a histogram, the latency of a call, an event of two numbers and a count
+by a string of 15 letters (in the program's data, on the heap, on the stack), with
+one thread and with two; a bare jump at a call that stays one (direct, or through
+memory) and at one that is too short for that; the kernel's uprobes at a push, a
+5-byte nop and a mov; and, where it is installed, bpftrace at the same jobs. All
+take turns in one run; medians are reported.`,
 		Example: `  trapless bench
   trapless bench --json --rounds 9`,
 		Args: noArgs,
@@ -34,7 +40,7 @@ medians are reported.`,
 				return usageError{errors.New("--rounds and --slice have to be positive")}
 			}
 			r, err := bench.Run(c.Context(), bench.Options{
-				Variants: benchVariants(c.Context()), Rounds: rounds, Slice: slice, Log: progress,
+				Variants: selected(benchVariants(c.Context()), only), Rounds: rounds, Slice: slice, Log: progress,
 			})
 			if err != nil {
 				return err
@@ -47,37 +53,79 @@ medians are reported.`,
 	}
 	c.Flags().BoolVar(&asJSON, "json", false, "print one JSON object")
 	c.Flags().IntVar(&rounds, "rounds", 7, "take the median of so many rounds")
+	c.Flags().StringSliceVar(&only, "only", nil, "only variants with these names")
 	c.Flags().DurationVar(&slice, "slice", 30*time.Millisecond, "how long each measurement lasts")
 	return c
 }
 
-// benchVariants are trapless's own ways of probing, then the kernel's.
+// job is something that a probe does.
+type job struct {
+	name, function string
+	offset         int
+	body           string
+	keys           int
+	exit           string // what a return probe does
+	batch          uint64 // see bench.Variant
+	events         bool
+	bpftrace       bool // it is compared with bpftrace
+}
+
+// A ring holds this many events of two numbers, and more.
+const eventBatch = 1000
+
+var jobs = []job{
+	{name: "jump", function: "work_push"},
+	{name: "count", function: "work_push", body: "@ = count();", bpftrace: true},
+	{name: "keyed", function: "work_push", body: "@[arg0] = count();", bpftrace: true},
+	{name: "keyed-1000", function: "work_push", body: "@[arg0] = count();", keys: 1000, bpftrace: true},
+	{name: "hist", function: "work_push", body: "@ = hist(arg1);", bpftrace: true},
+	{name: "latency", function: "work_push", body: "@start[tid] = nsecs;", exit: "@ = hist(nsecs - @start[tid]); delete(@start[tid]);", bpftrace: true},
+	{name: "event", function: "work_push", body: `printf("%d %d\n", arg0, arg1);`, batch: eventBatch, events: true, bpftrace: true},
+	{name: "string-static", function: "name_static", body: "@[str(arg0)] = count();"},
+	{name: "string-heap", function: "name_heap", body: "@[str(arg0)] = count();"},
+	{name: "string-stack", function: "name_stack", body: "@[str(arg0)] = count();", bpftrace: true},
+	{name: "call", function: "work_call", offset: directCall},
+	{name: "call-memory", function: "work_call_memory", offset: memoryCall},
+	{name: "call-register", function: "work_call_register", offset: registerCall},
+}
+
+// benchVariants are trapless's own ways of probing, then the kernel's and bpftrace's.
 func benchVariants(ctx context.Context) []bench.Variant {
 	var all []bench.Variant
 	for _, threads := range []int{1, 2} {
-		for _, v := range []struct {
-			name, function string
-			offset         int
-			body           string
-			keys           int
-		}{
-			{"jump", "work_push", 0, "", 0},
-			{"count", "work_push", 0, "@ = count();", 0},
-			{"keyed", "work_push", 0, "@[arg0] = count();", 0},
-			{"keyed-1000", "work_push", 0, "@[arg0] = count();", 1000},
-			{"call", "work_call", directCall, "", 0},
-			{"call-memory", "work_call_memory", memoryCall, "", 0},
-			{"call-register", "work_call_register", registerCall, "", 0},
-		} {
-			all = append(all, bench.Variant{
-				Name: v.name, Threads: threads, Function: v.function, Keys: v.keys,
-				Arm: func(pid int) (bench.Armed, error) { return armScript(ctx, pid, v.function, v.offset, v.body) },
-			})
+		var theirs []bench.Variant
+		for _, j := range jobs {
+			v := bench.Variant{Name: j.name, Threads: threads, Function: j.function, Keys: j.keys, Batch: j.batch,
+				Arm: func(pid int) (bench.Armed, error) { return armScript(ctx, pid, &j) }}
+			all = append(all, v)
+			if j.bpftrace {
+				theirs = append(theirs, bench.Bpftrace(v, j.script("uprobe:$FUNCTION", "uretprobe:$FUNCTION"), j.counts()))
+			}
 		}
-		all = append(all, bench.Uprobes(threads)...)
+		all = append(append(all, bench.Uprobes(threads)...), theirs...)
 	}
 	return all
 }
+
+// selected are the variants with some names, or all.
+func selected(all []bench.Variant, names []string) []bench.Variant {
+	if len(names) == 0 {
+		return all
+	}
+	return slices.DeleteFunc(all, func(v bench.Variant) bool { return !slices.Contains(names, v.Name) })
+}
+
+// script is the job for one probe, or two.
+func (j *job) script(entry, exit string) string {
+	s := entry + " { " + j.body + " }"
+	if j.exit != "" {
+		s += " " + exit + " { " + j.exit + " }"
+	}
+	return s
+}
+
+// counts reports whether the map @ counts the hits.
+func (j *job) counts() bool { return strings.Contains(j.body, "count()") }
 
 // Offsets of the calls in the functions that make one.
 const (
@@ -87,24 +135,38 @@ const (
 )
 
 // armScript probes a function in a process of the program busy.
-func armScript(ctx context.Context, pid int, function string, offset int, body string) (bench.Armed, error) {
+func armScript(ctx context.Context, pid int, j *job) (bench.Armed, error) {
 	exe, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", pid))
 	if err != nil {
 		return bench.Armed{}, err
 	}
-	script, err := trapless.Compile("bench", fmt.Sprintf("uprobe:%q:%s+%d { %s }", exe, function, offset, body))
+	function := fmt.Sprintf("%q:%s", exe, bench.Probed(j.function))
+	script, err := trapless.Compile("bench", j.script(fmt.Sprintf("uprobe:%s+%d", function, j.offset), "uretprobe:"+function))
 	if err != nil {
 		return bench.Armed{}, err
 	}
-	s, err := trapless.Attach(ctx, pid, script, trapless.Options{Warn: warn})
+	events := uint64(0)
+	s, err := trapless.Attach(ctx, pid, script, trapless.Options{Warn: warn, Output: eventCounter{&events}})
 	if err != nil {
 		return bench.Armed{}, err
 	}
 	armed := bench.Armed{Disarm: s.Close}
-	if body != "" {
+	switch {
+	case j.counts():
 		armed.Hits = func() (uint64, error) { return total(s) }
+	case j.events:
+		armed.Drain = func() error { s.Poll(); return nil }
+		armed.Hits = func() (uint64, error) { s.Poll(); return events, nil }
 	}
 	return armed, nil
+}
+
+// eventCounter counts lines.
+type eventCounter struct{ n *uint64 }
+
+func (c eventCounter) Write(b []byte) (int, error) {
+	*c.n += uint64(bytes.Count(b, []byte("\n")))
+	return len(b), nil
 }
 
 // total is the sum of all counts.

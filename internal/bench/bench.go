@@ -22,6 +22,8 @@ type Variant struct {
 	Threads  int    // that call at the same time
 	Function string // one of the program's: "work", "work_push" ...
 	Keys     int    // how many values the first argument takes, evenly; 0: five, unevenly
+	Rounds   int    // in how many rounds it takes part; 0: in all
+	Batch    uint64 // the most calls of a thread in a row, after which Armed.Drain is called; 0: no limit
 	// Arm probes the function in a process that makes no calls meanwhile. An error skips the variant; its
 	// text is the reason that the report gives.
 	Arm func(pid int) (Armed, error)
@@ -30,6 +32,7 @@ type Variant struct {
 // Armed is a probe in place.
 type Armed struct {
 	Hits   func() (uint64, error) // how often the probe was hit since Arm; nil if it does not count
+	Drain  func() error           // waits until what hits have written is consumed; nil if they write nothing
 	Disarm func() error
 }
 
@@ -59,10 +62,10 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 	for round := range o.Rounds {
 		o.Log("round %d of %d", round+1, o.Rounds)
 		for i := range o.Variants {
-			if reasons[i] != nil {
+			v := &o.Variants[i]
+			if reasons[i] != nil || v.Rounds != 0 && round >= v.Rounds {
 				continue
 			}
-			v := &o.Variants[i]
 			s, err := measure(ctx, program, v, o.Slice)
 			var skip *skipError
 			switch {
@@ -112,7 +115,7 @@ func measure(ctx context.Context, program string, v *Variant, slice time.Duratio
 	if err := p.Keys(v.Keys); err != nil {
 		return s, err
 	}
-	before, _, err := timed(p, v, slice)
+	before, _, err := timed(p, v, slice, nil)
 	if err != nil {
 		return s, err
 	}
@@ -120,7 +123,7 @@ func measure(ctx context.Context, program string, v *Variant, slice time.Duratio
 	if err != nil {
 		return s, err
 	}
-	after, _, err := timed(p, v, slice)
+	after, _, err := timed(p, v, slice, nil)
 	s.base = (before + after) / 2
 	return s, err
 }
@@ -130,7 +133,7 @@ func probed(p *busy.Process, v *Variant, slice time.Duration) (float64, error) {
 	if err != nil {
 		return 0, &skipError{err}
 	}
-	ns, calls, err := timed(p, v, slice)
+	ns, calls, err := timed(p, v, slice, armed.Drain)
 	if err == nil && armed.Hits != nil {
 		var hits uint64
 		if hits, err = armed.Hits(); err == nil && hits != calls {
@@ -144,20 +147,37 @@ func probed(p *busy.Process, v *Variant, slice time.Duration) (float64, error) {
 const (
 	warmUp   = 1000
 	maxCalls = 1 << 30
+
+	maxBatches = 300
 )
 
 // timed calls the variant's function for about a slice on each thread. It returns the CPU time of one call
 // in ns, and how many calls it made in all.
-func timed(p *busy.Process, v *Variant, slice time.Duration) (ns float64, calls uint64, err error) {
+func timed(p *busy.Process, v *Variant, slice time.Duration, drain func() error) (ns float64, calls uint64, err error) {
 	first, err := p.Run(v.Function, v.Threads, warmUp)
 	if err != nil {
 		return 0, 0, err
 	}
+	calls = first.Calls
 	each := max(float64(first.CPU)/float64(first.Calls), 0.1)
 	n := min(max(uint64(float64(slice)/each), warmUp), maxCalls)
-	run, err := p.Run(v.Function, v.Threads, n)
-	if err != nil {
-		return 0, 0, err
+	batch := n
+	if v.Batch != 0 {
+		batch = min(n, v.Batch)
+		n = min(n, maxBatches*batch)
 	}
-	return float64(run.CPU) / float64(run.Calls), first.Calls + run.Calls, nil
+	var sum busy.Run
+	for ; n >= batch; n -= batch {
+		if drain != nil {
+			if err := drain(); err != nil {
+				return 0, 0, err
+			}
+		}
+		run, err := p.Run(v.Function, v.Threads, batch)
+		if err != nil {
+			return 0, 0, err
+		}
+		sum.CPU, sum.Calls = sum.CPU+run.CPU, sum.Calls+run.Calls
+	}
+	return float64(sum.CPU) / float64(sum.Calls), calls + sum.Calls, nil
 }

@@ -176,11 +176,11 @@ func example() *Report {
 func TestReportAsText(t *testing.T) {
 	const want = `A CPU, 2 CPUs, Linux 6.18.0, virtual
 
-       variant   threads   net ns      min       max   faster than uprobe-push
-         count         1     2.25     2.00      3.00                     422 x
-   uprobe-push         1   950.00   900.00   1000.00                       1 x
-       nothing         1    -0.05    -0.05     -0.05                    9500 x
-         count         2     2.00     2.00      2.00                         -
+       variant   threads   net ns      min       max   faster than uprobe-push   than bpftrace
+         count         1     2.25     2.00      3.00                     422 x               -
+   uprobe-push         1   950.00   900.00   1000.00                       1 x               -
+       nothing         1    -0.05    -0.05     -0.05                    9500 x               -
+         count         2     2.00     2.00      2.00                         -               -
 
 net: CPU time by which a call is longer when it is probed; median, least and greatest of the rounds
 skipped uprobe-mov with 1 threads: not permitted

@@ -31,6 +31,7 @@ type Row struct {
 	BaseNS  float64 `json:"base_ns"` // the median of the unprobed call with all around it
 	Rounds  int     `json:"rounds"`
 	XUprobe float64 `json:"x_uprobe_push,omitempty"` // how many times this cost is Reference's, with as many threads
+	XTrace  float64 `json:"x_bpftrace,omitempty"`    // and bpftrace's for the same job
 }
 
 // Skip is a variant that could not be armed.
@@ -74,8 +75,15 @@ func (r *Report) compare() {
 	for i := range r.Rows {
 		row := &r.Rows[i]
 		for _, reference := range r.Rows {
-			if reference.Name == Reference && reference.Threads == row.Threads {
-				row.XUprobe = round(reference.NetNS / max(row.NetNS, resolution))
+			if reference.Threads != row.Threads {
+				continue
+			}
+			times := round(reference.NetNS / max(row.NetNS, resolution))
+			switch reference.Name {
+			case Reference:
+				row.XUprobe = times
+			case BpftracePrefix + row.Name:
+				row.XTrace = times
 			}
 		}
 	}
@@ -105,9 +113,9 @@ func (r *Report) WriteJSON(w io.Writer) error {
 func (r *Report) WriteText(w io.Writer) error {
 	fmt.Fprintf(w, "%s\n\n", r.Machine)
 	t := tabwriter.NewWriter(w, 0, 0, 3, ' ', tabwriter.AlignRight)
-	fmt.Fprintf(t, "variant\tthreads\tnet ns\tmin\tmax\tfaster than %s\t\n", Reference)
+	fmt.Fprintf(t, "variant\tthreads\tnet ns\tmin\tmax\tfaster than %s\tthan bpftrace\t\n", Reference)
 	for _, row := range r.Rows {
-		fmt.Fprintf(t, "%s\t%d\t%.2f\t%.2f\t%.2f\t%s\t\n", row.Name, row.Threads, row.NetNS, row.MinNS, row.MaxNS, times(row.XUprobe))
+		fmt.Fprintf(t, "%s\t%d\t%.2f\t%.2f\t%.2f\t%s\t%s\t\n", row.Name, row.Threads, row.NetNS, row.MinNS, row.MaxNS, times(row.XUprobe), times(row.XTrace))
 	}
 	if err := t.Flush(); err != nil {
 		return err

@@ -140,6 +140,9 @@ func (t *Target) pointTables() error {
 // checkThreadPointers makes sure that the thread pointer tells threads apart, as
 // generated code reads it, and which threads share one.
 func (t *Target) checkThreadPointers(threads []ptrace.Stopped) error {
+	if err := t.checkThreadIDs(threads); err != nil {
+		return err
+	}
 	seen := map[uint64]bool{}
 	for _, th := range threads {
 		tp := th.Regs.FSBase

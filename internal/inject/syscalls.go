@@ -15,7 +15,7 @@ func (t *Target) checkSyscalls(reqs []Request) error {
 	for _, req := range reqs {
 		for _, progs := range req.Programs {
 			for _, p := range progs {
-				if h := jit.SyscallHelper(p); h != "" {
+				if h := jit.SyscallHelper(p, &jit.Env{ThreadID: t.threadID}); h != "" {
 					helper = h
 				}
 			}

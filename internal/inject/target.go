@@ -56,7 +56,10 @@ type Target struct {
 
 	arena     *arena.Arena
 	arenaBase abi.Addr
-	journal   *journal
+
+	threadID    int32 // see jit.Env.ThreadID
+	tellsThread bool  // a program asks for it
+	journal     *journal
 
 	home       abi.Addr
 	regions    []*Region
@@ -115,7 +118,9 @@ func (t *Target) open(ctx context.Context, l *abi.Layout) error {
 		return err
 	}
 	carried := prev.carried(int(l.JournalSize / entrySize / 2)) // before the stop: they may be many
-	if err := t.whileStopped(func() error { return t.group.Stop(ctx) }, func() error { return t.mapArena(ctx, l, prev, carried) }); err != nil {
+	if err := t.whileStopped(func() error { return t.group.Stop(ctx) }, func() error {
+		return errors.Join(t.mapArena(ctx, l, prev, carried), t.findThreadID())
+	}); err != nil {
 		return err
 	}
 	return t.adopt(prev)

@@ -90,6 +90,15 @@ func (s *Session) poll(ctx context.Context) {
 	}
 }
 
+// Poll handles the events that programs have written so far. Run does so by itself.
+func (s *Session) Poll() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for range 2 { // the first look finds the newest ones, the second one takes them
+		s.drain(false)
+	}
+}
+
 // look does what is due and reports whether the session goes on.
 func (s *Session) look(p *poller, now time.Time) bool {
 	s.mu.Lock()

@@ -36,6 +36,12 @@ func (g *generator) helper(o *op) {
 // pidTgid emits get_current_pid_tgid where not only the process is wanted.
 func (g *generator) pidTgid(d asm.Reg) {
 	t := g.v(temp1)
+	if at := g.env.ThreadID; at != 0 {
+		g.Load(4, d, asm.FS(at))
+		g.MovRI(t, uint64(g.env.TGID)<<32)
+		g.OpRR(asm.Or, 8, d, t)
+		return
+	}
 	sp := g.enterCall(1)
 	r := g.env.Runtime.helpers[bpf.HelperGetCurrentPidTgid]
 	g.callRoutine(&r, d)

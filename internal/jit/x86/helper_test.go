@@ -108,6 +108,10 @@ func TestIdentityHelpers(t *testing.T) {
 	if n := call(bpfasm.FnGetCurrentPidTgid); n != uint64(h.env.TGID)<<32|uint64(h.pid) {
 		t.Errorf("get_current_pid_tgid is %#x, the thread is %d", n, h.pid)
 	}
+	h.env.ThreadID = 0x2d0 // where glibc has it
+	if n := call(bpfasm.FnGetCurrentPidTgid); n != uint64(h.env.TGID)<<32|uint64(h.pid) {
+		t.Errorf("get_current_pid_tgid is %#x by the thread's own memory, the thread is %d", n, h.pid)
+	}
 	if n := call(bpfasm.FnGetCurrentUidGid); n != uint64(h.gid)<<32|uint64(h.uid) {
 		t.Errorf("get_current_uid_gid is %#x", n)
 	}
@@ -183,7 +187,7 @@ func TestSyscallHelper(t *testing.T) {
 		"probe_read_user":      {bpfasm.FnProbeReadUser.Call(), bpfasm.Return()},
 		"get_current_comm":     {bpfasm.FnGetCurrentComm.Call(), bpfasm.Return()},
 	} {
-		if got := SyscallHelper(trusted(t, &bpf.Program{Name: "p", Insns: insns})); got != want {
+		if got := SyscallHelper(trusted(t, &bpf.Program{Name: "p", Insns: insns}), &Env{}); got != want {
 			t.Errorf("%q, not %q", got, want)
 		}
 	}

@@ -42,6 +42,10 @@ type Env struct {
 	Thread  ThreadPointer
 	Runtime *Runtime // of the same Gate, Arena, Layout and Helpers; within 2 GB of the code
 
+	// ThreadID is where every thread keeps its number, in bytes from its thread
+	// pointer; 0 if that is not known, and the kernel has to be asked.
+	ThreadID int32
+
 	// Helpers says that programs call helpers which are routines of the
 	// runtime, as NeedsHelpers tells.
 	Helpers bool

@@ -72,6 +72,43 @@ NAKED(work_call_register, "sub $8, %rsp\n.cfi_adjust_cfa_offset 8\n",
       "mov pointer(%rip), %rcx\njmp 1f\n1: call *%rcx\nadd $8, %rsp\n.cfi_adjust_cfa_offset -8\n");
 __asm__(".pushsection .data.rel.local,\"aw\"\n.p2align 3\npointer: .quad work_multiplied\n.popsection\n");
 
+/*
+ * These three call named with a string of 15 letters, by the key: in the program's own data, on the heap, and
+ * on the thread's stack.
+ */
+__attribute__((noipa)) unsigned long named(const char *name, long size, unsigned long sum)
+{
+	return sum * 31 + (name[14] - 'a') + size;
+}
+
+#define NAMES 16
+static char static_names[NAMES][16], (*heap_names)[16];
+static __thread char (*stack_names)[16];
+
+static void make_names(char (*names)[16])
+{
+	for (int i = 0; i < NAMES; i++) {
+		memcpy(names[i], "request_number_", 14);
+		names[i][14] = 'a' + i;
+		names[i][15] = 0;
+	}
+}
+
+/* What named returns is made to agree with the key, of which there may be more. */
+static unsigned long name_of(const char (*names)[16], long key, long size, unsigned long sum)
+{
+	return named(names[key % NAMES], size, sum) + key / NAMES * NAMES;
+}
+
+#define NAMED(where) \
+	__attribute__((noipa)) unsigned long name_##where(long key, long size, unsigned long sum) \
+	{ \
+		return name_of((const char (*)[16])where##_names, key, size, sum); \
+	}
+NAMED(static)
+NAMED(heap)
+NAMED(stack)
+
 static const struct {
 	const char *name;
 	function *call;
@@ -83,6 +120,9 @@ static const struct {
 	{ "work_call", work_call },
 	{ "work_call_memory", work_call_memory },
 	{ "work_call_register", work_call_register },
+	{ "name_static", name_static },
+	{ "name_heap", name_heap },
+	{ "name_stack", name_stack },
 };
 #define FUNCTIONS (sizeof functions / sizeof functions[0])
 
@@ -160,6 +200,10 @@ static void call(struct worker *w)
 static void *work_loop(void *arg)
 {
 	struct worker *w = arg;
+	char names[NAMES][16];
+
+	make_names(names);
+	stack_names = names;
 
 	for (;;) {
 		uint64_t cpu, cycles;
@@ -403,6 +447,9 @@ int main(int argc, char **argv)
 	sigprocmask(SIG_BLOCK, &term, &old); /* only ppoll lets it in */
 	sigaction(SIGTERM, &act, NULL);
 	draw_from(0);
+	heap_names = malloc(sizeof static_names);
+	make_names(static_names);
+	make_names(heap_names);
 	start_workers();
 	printf("ready pid=%d threads=%d\n", getpid(), worker_count);
 	if (seconds > 0) {
