@@ -56,6 +56,8 @@ const (
 	SlotRingHead = 0x08 // u64: bytes ever produced; published last
 	SlotDrops    = 0x10 // u64: records dropped because the ring was full
 	SlotMisses   = 0x18 // u64: runs that were not executed
+	SlotReads    = 0x20 // u64: reads of the target's memory that were made at once
+	SlotAsked    = 0x28 // u64: those before which the kernel was asked for the page
 	SlotRingTail = 0x40 // u64: bytes ever consumed; on a line of its own
 	SlotCells    = 0x80 // first map cell
 )

@@ -125,6 +125,16 @@ func (a *Arena) Hits(probe int) (hits, missed uint64) {
 	return hits, missed
 }
 
+// Reads is how many pieces of the target's memory programs have read at once, and
+// before how many the kernel was asked whether they are there.
+func (a *Arena) Reads() (direct, asked uint64) {
+	for _, i := range a.slotsInUse() {
+		direct += a.Load(a.slot(i) + abi.SlotReads)
+		asked += a.Load(a.slot(i) + abi.SlotAsked)
+	}
+	return direct, asked
+}
+
 // Losses counts what did not make it into maps and rings.
 type Losses struct {
 	Events  uint64 // records dropped because a ring was full

@@ -147,6 +147,7 @@ func (x *run) probeRead(h *Helper) (uint64, error) {
 			buf[i] = 0
 		}
 		if dst[i] = buf[i]; buf[i] == 0 {
+			clear(dst[i:])
 			return uint64(i + 1), nil
 		}
 	}

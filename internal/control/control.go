@@ -52,6 +52,7 @@ type Answer struct {
 	Armed     bool                `json:"armed"`
 	Optimized bool                `json:"optimization"`
 	Probes    []session.ProbeInfo `json:"probes"`
+	Reads     session.Reads       `json:"reads"`
 }
 
 // Times.
@@ -121,7 +122,7 @@ func (srv *Server) serve(c *net.UnixConn) {
 		err = srv.do(ctx, &rq)
 		cancel()
 	}
-	a := Answer{PID: srv.session.PID, Probes: srv.session.Probes()}
+	a := Answer{PID: srv.session.PID, Probes: srv.session.Probes(), Reads: srv.session.Reads()}
 	a.Armed, a.Optimized = srv.session.Armed()
 	if err != nil {
 		a.Error = err.Error()

@@ -135,7 +135,7 @@ func (t *Target) Place(ctx context.Context, reqs []Request) ([]*Detour, []*plan.
 	}
 	b := &builder{Target: t, space: space, runtimes: map[*Region]*jit.Runtime{}, guessed: map[abi.Addr]*jit.Runtime{},
 		contents: constantsOf(reqs), constants: map[*Region]map[int]abi.Addr{},
-		env: jit.Env{Arena: t.arenaBase, Layout: t.arena.Layout(), TGID: uint32(t.PID), Thread: t.Thread, ThreadID: t.threadID, Helpers: needsHelpers(reqs),
+		env: jit.Env{Arena: t.arenaBase, Layout: t.arena.Layout(), TGID: uint32(t.PID), Thread: t.Thread, ThreadID: t.threadID, Memory: t.memory, Helpers: needsHelpers(reqs),
 			Analyses: new(jit.Analyses)}}
 	detours := make([]*Detour, len(reqs))
 	var refusals []*plan.Refusal

@@ -23,6 +23,7 @@ import (
 
 	"trapless/internal/abi"
 	"trapless/internal/arena"
+	"trapless/internal/bpf/routine"
 	jit "trapless/internal/jit/x86"
 	"trapless/internal/plan"
 	"trapless/internal/proc"
@@ -59,6 +60,7 @@ type Target struct {
 
 	threadID    int32 // see jit.Env.ThreadID
 	tellsThread bool  // a program asks for it
+	memory      routine.Memory
 	journal     *journal
 
 	home       abi.Addr
@@ -119,7 +121,7 @@ func (t *Target) open(ctx context.Context, l *abi.Layout) error {
 	}
 	carried := prev.carried(int(l.JournalSize / entrySize / 2)) // before the stop: they may be many
 	if err := t.whileStopped(func() error { return t.group.Stop(ctx) }, func() error {
-		return errors.Join(t.mapArena(ctx, l, prev, carried), t.findThreadID())
+		return errors.Join(t.mapArena(ctx, l, prev, carried), t.findThreadID(), t.findMemory())
 	}); err != nil {
 		return err
 	}

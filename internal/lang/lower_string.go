@@ -41,7 +41,8 @@ func (l *lowerer) putString(off int16, size, limit int, x expr) {
 		if len(call.args) == 2 {
 			limit = min(limit, int(call.args[1].base().con.u)+1)
 		}
-		l.clear(off, size)
+		kept := limit &^ 7 // the helper fills the rest of what it is given by zeros
+		l.clear(off+int16(kept), size-kept)
 		l.stackAddr(asm.R1, off)
 		l.movImm(asm.R2, uint64(limit))
 		l.helper(asm.FnProbeReadUserStr)

@@ -340,3 +340,20 @@ func (p *ProbeInfo) String() string {
 func (p *ProbeInfo) where() string {
 	return fmt.Sprintf("%016x  %s  %s+0x%x  %s", uint64(p.Addr), p.Type, p.Symbol, p.Offset, path.Base(p.Module))
 }
+
+// Reads tells how programs have read the target's memory, in pieces of a page at most.
+type Reads struct {
+	Direct uint64 `json:"direct"` // at once: the running thread's stack, and the program's own data
+	Asked  uint64 `json:"asked"`  // after the kernel was asked whether the page is there
+}
+
+// Reads is how memory was read so far.
+func (s *Session) Reads() Reads {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.arena == nil {
+		return Reads{}
+	}
+	direct, asked := s.arena.Reads()
+	return Reads{direct, asked}
+}

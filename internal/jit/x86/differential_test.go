@@ -48,7 +48,7 @@ func (m *model) reset(slot int) {
 }
 
 // compare requires that the target's arena is as the model's after a run, but
-// for what the interpreter does not know: thread pointers and rings.
+// for what the interpreter does not know: thread pointers, rings and counters of reads.
 func (h *harness) compare(m *model) error {
 	l := h.env.Layout
 	base := h.slotBase(m.Slot)
@@ -59,7 +59,7 @@ func (h *harness) compare(m *model) error {
 	if !slices.EqualFunc(events, m.events, bytes.Equal) {
 		return fmt.Errorf("events are %x, not %x", events, m.events)
 	}
-	for _, off := range []uint64{base + abi.SlotRingHead, base + abi.SlotRingTail} {
+	for _, off := range []uint64{base + abi.SlotRingHead, base + abi.SlotRingTail, base + abi.SlotReads, base + abi.SlotAsked} {
 		binary.LittleEndian.PutUint64(m.Arena[off:], h.word(off))
 	}
 	copy(m.Arena[l.TPTable:], h.arena[l.TPTable:l.TPTable+8<<l.SlotBits])

@@ -28,6 +28,12 @@ func (g *generator) helper(o *op) {
 		g.syscall(d)
 	case routine.Swap16:
 		g.swap16(d)
+	case routine.ThreadWord:
+		g.Load(8, d, asm.FS(int32(o.val(bpfasm.R1).Const)))
+	case routine.StackPointer:
+		g.MovRR(8, d, asm.RSP)
+	case routine.Increment:
+		g.IncM(8, asm.At(g.r(bpfasm.R1), 0))
 	default:
 		g.callHelper(o, d)
 	}
@@ -95,13 +101,19 @@ func (u *unit) routineOperands(o *op) error {
 			o.uses |= u.pointer(o, r)
 		}
 	}
+	if routine.LookupHelper(h.ID).Slot {
+		o.uses |= vars(slotVar)
+	}
 	return nil
 }
 
 // callHelper calls the routine of a helper.
 func (g *generator) callHelper(o *op, d asm.Reg) {
 	h, _ := bpf.LookupHelper(o.in.Helper())
-	sp := g.enterCall(max(1, h.NumArgs()))
+	sp := g.enterCall(h.NumArgs() + 1)
+	if routine.LookupHelper(h.ID).Slot {
+		g.Store(8, asm.At(asm.RSP, int32(8*h.NumArgs())), g.v(slotVar))
+	}
 	for i := range h.NumArgs() {
 		r := bpfasm.R1 + bpfasm.Register(i)
 		if _, ok := immediate(o.val(r), 8); ok {

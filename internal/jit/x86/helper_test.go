@@ -13,6 +13,7 @@ import (
 	"trapless/internal/abi"
 	asm "trapless/internal/asm/x86"
 	"trapless/internal/bpf"
+	"trapless/internal/bpf/routine"
 )
 
 func trusted(t testing.TB, p *bpf.Program) *bpf.Verified {
@@ -68,7 +69,11 @@ func TestProbeReadUser(t *testing.T) {
 	for range 60 {
 		addresses = append(addresses, end-r.Uint64N(80), end-abi.PageSize-40+r.Uint64N(80), end-2*abi.PageSize+r.Uint64N(100))
 	}
-	for _, helper := range []bpfasm.BuiltinFunc{bpfasm.FnProbeReadUser, bpfasm.FnProbeReadUserStr} {
+	for i, helper := range []bpfasm.BuiltinFunc{bpfasm.FnProbeReadUser, bpfasm.FnProbeReadUserStr, bpfasm.FnProbeReadUser, bpfasm.FnProbeReadUserStr} {
+		if i == 2 { // a part of it need not be asked for
+			h.env.Memory = routine.Memory{Stack: 0x690, Permanent: []abi.Range{{Start: 4, End: 8}, {Start: abi.Addr(end) - 2*abi.PageSize, End: abi.Addr(end) - 7}}}
+			h.useHelpers()
+		}
 		for _, v := range []*bpf.Verified{
 			readProgram(t, helper, bpfasm.LoadMem(bpfasm.R2, bpfasm.R6, 8, bpfasm.DWord)),
 			readProgram(t, helper, bpfasm.Mov.Imm(bpfasm.R2, 33)),
@@ -89,6 +94,32 @@ func TestProbeReadUser(t *testing.T) {
 				}
 			}
 		}
+		slot := h.slotBase(h.slotOf(h.tp))
+		if direct, asked := h.word(slot+abi.SlotReads), h.word(slot+abi.SlotAsked); asked == 0 || (direct == 0) != (i < 2) {
+			t.Errorf("%d reads at once, %d asked for", direct, asked)
+		}
+	}
+}
+
+// What lies on the stack of the running thread is read at once.
+func TestReadsOfTheStackAskNobody(t *testing.T) {
+	h := newHelperHarness(t, arenaNear, testMaps)
+	h.env.Memory = routine.Memory{Stack: 0x690} // where glibc has it
+	h.useHelpers()
+	for _, helper := range []bpfasm.BuiltinFunc{bpfasm.FnProbeReadUser, bpfasm.FnProbeReadUserStr} {
+		v := trusted(t, &bpf.Program{Name: "stack", Maps: testMaps, Insns: bpfasm.Instructions{
+			bpfasm.LoadMem(bpfasm.R3, bpfasm.R1, bpf.PtRegsSP, bpfasm.DWord), bpfasm.Mov.Reg(bpfasm.R1, bpfasm.R10), bpfasm.Add.Imm(bpfasm.R1, -64),
+			bpfasm.Mov.Imm(bpfasm.R2, 40), helper.Call(), bpfasm.Mov.Imm(bpfasm.R0, 0), bpfasm.Return()}})
+		h.install(entrySite, v)
+		h.do(request{Op: opLoop, Entry: uint64(entryBase), Threads: 4, Iterations: 1000})
+	}
+	h.do(request{Op: opStorm, Entry: uint64(entryBase), Iterations: 1000, Keys: 1}) // the first thread's
+	var direct, asked uint64
+	for slot := range 1 << h.env.Layout.SlotBits {
+		direct, asked = direct+h.word(h.slotBase(slot)+abi.SlotReads), asked+h.word(h.slotBase(slot)+abi.SlotAsked)
+	}
+	if direct < 9000 || asked != 0 {
+		t.Errorf("%d reads at once, %d asked for", direct, asked)
 	}
 }
 

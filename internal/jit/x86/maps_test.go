@@ -147,17 +147,23 @@ func (g *mapRandomizer) lookup(spec *abi.MapSpec) {
 func newHelperHarness(t testing.TB, at abi.Addr, maps []abi.MapSpec) *harness {
 	t.Helper()
 	h := newHarness(t, at, abi.Config{Threads: 4, Maps: maps, RingSize: 1 << 12})
+	h.useHelpers()
+	return h
+}
+
+// useHelpers compiles the runtime with all routines.
+func (h *harness) useHelpers() {
+	h.t.Helper()
 	h.env.Helpers = true
 	code, rt, err := NewRuntime(runtimeBase, h.env)
 	if err != nil {
-		t.Fatal(err)
+		h.t.Fatal(err)
 	}
 	if len(code) > int(entryBase-runtimeBase) {
-		t.Fatalf("the runtime has %d bytes", len(code))
+		h.t.Fatalf("the runtime has %d bytes", len(code))
 	}
 	h.put(runtimeBase, code)
 	h.env.Runtime = rt
-	return h
 }
 
 func TestMapsCompiledAsInterpreted(t *testing.T) {

@@ -226,6 +226,10 @@ func (u *unit) callOperands(o *op) error {
 		o.defs = reg(bpfasm.R0)
 	case routine.Syscall:
 		o.defs, o.uses, o.across = reg(bpfasm.R0), 0x3e, asm.Regs(asm.RAX, asm.RCX, asm.RDX, asm.RSI, asm.RDI, asm.R10, asm.R11)
+	case routine.ThreadWord, routine.StackPointer:
+		o.defs = reg(bpfasm.R0)
+	case routine.Increment:
+		o.uses = reg(bpfasm.R1)
 	case routine.Swap16:
 		o.defs, o.uses, o.across = reg(bpfasm.R0), 0x3e, asm.Regs(asm.RAX, asm.RBX, asm.RCX, asm.RDX, asm.RSI)
 	case bpf.HelperBitLength:

@@ -83,7 +83,10 @@ func (r *routineMaker) helpers() (map[bpfasm.BuiltinFunc]compiled, error) {
 		if d, _ := bpf.LookupHelper(h.ID); d != nil {
 			args = max(1, d.NumArgs())
 		}
-		c, err := r.compile(h.Program(), args)
+		if h.Slot {
+			args++
+		}
+		c, err := r.compile(h.Program(&r.env.Memory), args)
 		if err != nil {
 			return nil, err
 		}

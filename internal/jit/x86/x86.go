@@ -31,6 +31,7 @@ import (
 	"trapless/internal/abi"
 	asm "trapless/internal/asm/x86"
 	"trapless/internal/bpf"
+	"trapless/internal/bpf/routine"
 )
 
 // Env is where the code runs.
@@ -45,6 +46,8 @@ type Env struct {
 	// ThreadID is where every thread keeps its number, in bytes from its thread
 	// pointer; 0 if that is not known, and the kernel has to be asked.
 	ThreadID int32
+
+	Memory routine.Memory // what helpers may read without asking
 
 	// Helpers says that programs call helpers which are routines of the
 	// runtime, as NeedsHelpers tells.
