@@ -35,7 +35,7 @@ const (
 )
 
 // MaxEvent is the largest event that HelperRingbufOutput takes, in bytes.
-const MaxEvent = 512
+const MaxEvent = abi.MaxRecord - abi.RecPayload
 
 // ArgType is what a helper demands of an argument.
 type ArgType uint8

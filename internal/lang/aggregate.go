@@ -52,7 +52,7 @@ func (m *Map) Value(cell []uint64) uint64 {
 		if len(cell) == 0 {
 			return 0
 		}
-		return m.Type.truncate(cell[len(cell)-1])
+		return m.ValueOf(cell).Int
 	case Count:
 		return count
 	case Sum:
@@ -111,9 +111,11 @@ func (b Buckets) Of(v int64) int {
 func (m *mapInfo) cellSize() int {
 	switch m.agg {
 	case Plain:
-		if len(m.keys) > 0 {
-			return 8
+		size := 8 * max(1, m.value.Words())
+		if len(m.keys) == 0 {
+			size += plainValue
 		}
+		return size
 	case Count:
 		return 8
 	case Hist, LHist:

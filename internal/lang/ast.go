@@ -9,6 +9,9 @@ type scriptNode struct {
 	config []*configNode
 	decls  []*mapDecl
 	probes []*probeNode
+	macros []*macroNode
+	fns    []*fnNode
+	types  *cTypes
 
 	// foreign: there are definitions that are not read (and were reported), so a
 	// name that is not known may be one of theirs.
@@ -37,6 +40,42 @@ type probeNode struct {
 	predicate expr // nil if there is none
 	body      *blockStmt
 	span      diag.Span
+}
+
+// macroNode is a macro, or a function of the script's own language that is put
+// in where it is called.
+type macroNode struct {
+	name    string
+	params  []expr // varExpr, mapExpr or nameExpr
+	body    *blockStmt
+	span    diag.Span
+	builtin bool // it comes from the prelude
+}
+
+// fnNode is a function of the script's own.
+type fnNode struct {
+	name   string
+	params []*declStmt
+	result *typeRef // nil if it was not given
+	body   *blockStmt
+	span   diag.Span
+}
+
+// typeRef is a type as it is written.
+type typeRef struct {
+	span diag.Span
+	tag  string // struct, union or enum
+	name string
+	of   expr     // of typeof(expression)
+	in   *typeRef // of typeof(type)
+	mods []typeMod
+}
+
+// typeMod is what follows the name of a type.
+type typeMod struct {
+	pointer bool
+	open    bool // an array whose size is not said
+	count   uint64
 }
 
 // expr is an expression.
@@ -107,6 +146,7 @@ type (
 		name   string
 		nameAt diag.Span
 		args   []expr
+		offset int // of container_of
 	}
 	unaryExpr struct {
 		exprBase
@@ -125,9 +165,9 @@ type (
 	}
 	castExpr struct {
 		exprBase
-		to     Type
-		typeAt diag.Span
-		x      expr
+		ref *typeRef
+		to  Type
+		x   expr
 	}
 	// incExpr is ++ or -- on a variable or map.
 	incExpr struct {
@@ -136,9 +176,66 @@ type (
 		post bool
 		x    expr
 	}
+	// tupleExpr is "(a, b)", with names the record "(n=a, m=b)".
 	tupleExpr struct {
 		exprBase
-		elems []expr
+		elems  []expr
+		names  []string // nil for a tuple
+		nameAt []diag.Span
+	}
+	// fieldExpr is x.name, also x.0 of a tuple.
+	fieldExpr struct {
+		exprBase
+		x      expr
+		name   string
+		nameAt diag.Span
+		field  Field // as the checker found it
+	}
+	indexExpr struct {
+		exprBase
+		x, index expr
+	}
+	// derefExpr is *x, addrExpr is &x.
+	derefExpr struct {
+		exprBase
+		x expr
+	}
+	addrExpr struct {
+		exprBase
+		x expr
+	}
+	// blockExpr is "{ statements; value }". Without a value it has the type None.
+	blockExpr struct {
+		exprBase
+		body  *blockStmt
+		value expr
+	}
+	// fnExpr is a call of a function of the script, whose body is its own copy.
+	fnExpr struct {
+		exprBase
+		name   string
+		params []*assignStmt
+		result *typeRef
+		body   *blockStmt
+		sym    *variable // what it returns
+	}
+	// sizeofExpr is sizeof and offsetof, of a type or of an expression.
+	sizeofExpr struct {
+		exprBase
+		ref    *typeRef
+		x      expr
+		offset bool
+		fields []string
+	}
+	// typeofExpr is a type that is passed to a macro.
+	typeofExpr struct {
+		exprBase
+		ref *typeRef
+	}
+	// comptimeExpr is "comptime x": x must be known at compile time.
+	comptimeExpr struct {
+		exprBase
+		x expr
 	}
 	// badExpr stands where a reported error was.
 	badExpr struct{ exprBase }
@@ -155,6 +252,7 @@ type (
 	exprStmt struct {
 		x       expr
 		discard bool // written as "_ = x"
+		open    bool // no ';' follows: it may be the value of its block
 	}
 	// assignStmt is "target = value", also with an operator, also after let.
 	assignStmt struct {
@@ -167,10 +265,9 @@ type (
 	}
 	// declStmt is "let $name" or "let $name: type".
 	declStmt struct {
-		span   diag.Span
-		v      *varExpr
-		typ    Type // None when it is not given
-		typeAt diag.Span
+		span diag.Span
+		v    *varExpr
+		ref  *typeRef // nil when it is not given
 	}
 	ifStmt struct {
 		span      diag.Span
@@ -180,6 +277,39 @@ type (
 	returnStmt struct {
 		span  diag.Span
 		value expr // may be nil
+		fn    *fnExpr
+	}
+	whileStmt struct {
+		span diag.Span
+		cond expr
+		body *blockStmt
+	}
+	// rangeStmt is "for ($v : from..to)".
+	rangeStmt struct {
+		span     diag.Span
+		v        *varExpr
+		from, to expr
+		body     *blockStmt
+		end      *variable // what to was when the loop began
+		count    *variable // where the loop is, whatever is assigned to v
+	}
+	// eachStmt is "for ($v : @m)".
+	eachStmt struct {
+		span diag.Span
+		v    *varExpr
+		m    *mapExpr
+		body *blockStmt
+	}
+	unrollStmt struct {
+		span   diag.Span
+		count  expr
+		body   *blockStmt
+		copies []*blockStmt // made by the checker
+	}
+	// jumpStmt is break or continue.
+	jumpStmt struct {
+		span  diag.Span
+		again bool
 	}
 )
 
@@ -189,3 +319,8 @@ func (*assignStmt) stmt() {}
 func (*declStmt) stmt()   {}
 func (*ifStmt) stmt()     {}
 func (*returnStmt) stmt() {}
+func (*whileStmt) stmt()  {}
+func (*rangeStmt) stmt()  {}
+func (*eachStmt) stmt()   {}
+func (*unrollStmt) stmt() {}
+func (*jumpStmt) stmt()   {}

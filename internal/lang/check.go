@@ -3,6 +3,7 @@ package lang
 import (
 	"cmp"
 	"slices"
+	"strings"
 
 	"trapless/internal/abi"
 	"trapless/internal/diag"
@@ -29,6 +30,7 @@ type mapInfo struct {
 	value   Type // of a Plain map
 	keys    []Type
 	entries int // from a declaration, else 0
+	lru     bool
 }
 
 // checker gives every expression a type. Types of variables and of keys depend
@@ -45,9 +47,11 @@ type checker struct {
 	foreign bool            // see scriptNode
 	suspect map[string]bool // maps whose assignments have errors: that they are not known is no news
 
-	probe  *probeNode
-	branch int // how many conditions decide whether the expression is computed
-	scopes []map[string]*variable
+	types    *cTypes
+	probe    *probeNode
+	scopes   []map[string]*variable
+	loops    int // how many are around
+	unrolled int // blocks that unroll has made
 }
 
 // config is what the config block says.
@@ -63,7 +67,7 @@ const maxPasses = 100
 
 // check types the whole script.
 func check(n *scriptNode, diags *diag.Collector, opts *Options) *checker {
-	c := &checker{diags: diags, opts: opts, maps: make(map[string]*mapInfo), foreign: n.foreign, suspect: make(map[string]bool)}
+	c := &checker{diags: diags, opts: opts, maps: make(map[string]*mapInfo), foreign: n.foreign, suspect: make(map[string]bool), types: n.types}
 	c.settings(n)
 	for range maxPasses {
 		c.changed = false
@@ -100,19 +104,14 @@ func (c *checker) settings(n *scriptNode) {
 	}
 	for _, d := range n.decls {
 		switch {
-		case d.kind != "percpuhash":
-			what := "maps of the kind " + d.kind
-			if !mapKinds[d.kind] {
-				c.diags.Errorf(d.kindSpan, "unknown kind of map '%s'", d.kind).Hint("use percpuhash")
-				continue
-			}
-			c.diags.Errorf(d.kindSpan, "not supported yet: %s", what).Hint("use percpuhash for count(), sum() and the like")
+		case !mapKinds[d.kind]:
+			c.diags.Errorf(d.kindSpan, "unknown kind of map '%s'", d.kind).Hint("use hash")
 		case d.entries == 0 || d.entries > maxEntries:
 			c.diags.Errorf(d.span, "a map has between 1 and %d entries", maxEntries)
 		case c.maps[d.name] != nil:
 			c.diags.Errorf(d.nameSpan, "@%s is declared twice", d.name)
 		default:
-			c.maps[d.name] = &mapInfo{name: d.name, number: -1, entries: int(d.entries)}
+			c.maps[d.name] = &mapInfo{name: d.name, number: -1, entries: int(d.entries), lru: strings.Contains(d.kind, "lru")}
 		}
 	}
 }
@@ -148,8 +147,7 @@ func (c *checker) setting(s *configNode) {
 			c.diags.Errorf(s.value.span, "print_maps_on_exit is true or false")
 		}
 		c.config.printMapsOnExit = on
-	case otherSettings[name]:
-		c.diags.Errorf(s.span, "not supported yet: the setting %s", name)
+	case otherSettings[name]: // they concern what trapless does in another way
 	default:
 		d := c.diags.Errorf(s.span, "unknown setting '%s'", s.name)
 		if near := nearest(name, set("max_map_keys max_strlen print_maps_on_exit")); near != "" {
@@ -197,7 +195,8 @@ func (c *checker) declare(v *varExpr) *variable {
 // widen makes a variable hold values of the type too.
 func (c *checker) widen(v *variable, t Type) bool {
 	if v.fixed || t.Kind == bad {
-		return v.typ.Kind == t.Kind || t.Kind == bad
+		_, ok := promote(v.typ, t)
+		return ok || t.Kind == bad
 	}
 	now := t
 	if v.typ.Kind != None {
@@ -230,12 +229,15 @@ func (c *checker) buildMaps() []Map {
 			spec.Kind, spec.KeySize, spec.MaxEntries = abi.PerSlotHash, 8*keyWords(m.keys), c.config.maxMapKeys
 			if m.agg == Plain {
 				spec.Kind = abi.Hash
+				if m.lru {
+					spec.Kind = abi.LRUHash
+				}
 			}
 			if m.entries != 0 {
 				spec.MaxEntries = m.entries
 			}
 		}
-		out = append(out, Map{Name: spec.Name, Spec: spec, Agg: m.agg, Signed: m.signed, Type: m.value, Buckets: m.buckets, Keys: m.keys})
+		out = append(out, Map{Name: spec.Name, Spec: spec, Agg: m.agg, Signed: m.signed, Type: m.value, Buckets: m.buckets, Keys: m.keys, Hidden: m.name != "" && m.name[0] == '('})
 	}
 	return out
 }

@@ -12,23 +12,14 @@ type arity struct{ min, max int }
 // functions that are supported. Those of aggregations stand only where a map
 // is assigned.
 var functions = map[string]*arity{
-	"avg":     {1, 1},
-	"clear":   {1, 1},
-	"count":   {0, 0},
-	"delete":  {1, 2},
-	"exit":    {0, 1},
-	"has_key": {1, 2},
-	"hist":    {1, 2},
-	"lhist":   {4, 4},
-	"max":     {1, 1},
-	"min":     {1, 1},
-	"print":   {1, 3},
-	"printf":  {1, math.MaxInt},
-	"stats":   {1, 1},
-	"str":     {1, 2},
-	"strncmp": {3, 3},
-	"sum":     {1, 1},
-	"zero":    {1, 1},
+	"avg": {1, 1}, "count": {0, 0}, "hist": {1, 2}, "lhist": {4, 4}, "max": {1, 1}, "min": {1, 1}, "stats": {1, 1}, "sum": {1, 1},
+	"clear": {1, 1}, "delete": {1, 2}, "has_key": {1, 2}, "len": {1, 1}, "zero": {1, 1},
+	"print": {1, 3}, "printf": {1, math.MaxInt}, "errorf": {1, math.MaxInt}, "warnf": {1, math.MaxInt}, "cat": {1, math.MaxInt},
+	"system": {1, math.MaxInt}, "join": {1, 2}, "time": {0, 1}, "exit": {0, 1}, "fail": {1, math.MaxInt}, "static_assert": {2, 2},
+	"str": {1, 2}, "strncmp": {3, 3}, "strcontains": {2, 2}, "strstr": {2, 2}, "strlen": {1, 1}, "strcap": {1, 1},
+	"memcmp": {3, 3}, "str_concat": {2, 2}, "buf": {1, 2}, "getopt": {1, 3}, "nsecs": {0, 1}, "reg": {1, 1},
+	"strftime": {2, 2}, "ntop": {1, 2}, "pton": {1, 1}, "macaddr": {1, 1}, "usym": {1, 1}, "bswap": {1, 1}, "uptr": {1, 1}, "container_of": {3, 3},
+	"is_array": {1, 1}, "is_integer": {1, 1}, "is_ptr": {1, 1}, "is_str": {1, 1}, "is_unsigned_integer": {1, 1}, "is_literal": {1, 1},
 }
 
 // call types a call.
@@ -60,20 +51,16 @@ func (c *checker) call(x *callExpr) Type {
 				c.diags.Errorf(x.args[0].base().span, "the exit status is an integer, this is %s", t.a())
 			}
 		}
-	case "str":
-		return c.str(x)
-	case "strncmp":
-		return c.strncmp(x)
-	case "delete", "has_key":
-		return c.entryCall(x)
+	default:
+		return c.functionCall(x)
 	}
 	return noneType
 }
 
 // otherCall is a call of what is no supported function.
 func (c *checker) otherCall(x *callExpr) Type {
-	callable := x.name == builtinPid || x.name == builtinTid || x.name == builtinComm || helperBuiltins[x.name].helper != 0
-	isBuiltin := x.name == builtinRetval || isArgName(x.name)
+	callable := x.name == builtinRetval || x.name == builtinPid || x.name == builtinTid || x.name == builtinComm || helperBuiltins[x.name].helper != 0 || constantNames[x.name] || otherBuiltins[x.name]
+	isBuiltin := isArgName(x.name)
 	switch {
 	case callable && len(x.args) == 0:
 		return c.builtin(x.name, x.base())
@@ -256,6 +243,12 @@ func (c *checker) printf(x *callExpr) {
 	}
 }
 
+// fromOption reports whether an expression is an option of the command line.
+func fromOption(x expr) bool {
+	call, ok := x.(*callExpr)
+	return ok && call.name == "getopt"
+}
+
 // str makes a string of a parameter or a literal; of a parameter that is not
 // given, the empty one. Anything else is a pointer to a string.
 func (c *checker) str(x *callExpr) Type {
@@ -270,16 +263,21 @@ func (c *checker) str(x *callExpr) Type {
 		if n >= 1 && n <= uint64(len(c.opts.Params)) {
 			text = c.opts.Params[n-1]
 		}
-	} else if !b.con.literal {
+	} else if !b.con.literal || b.typ.Kind == Int && !fromOption(x.args[0]) {
 		n, ok := c.strLength(x)
-		if b.typ.Kind != Int {
+		switch {
+		case b.typ.Kind == String: // it is one already
+			n, x.cut = min(n, b.typ.Len-1), true
+		case b.typ.Kind == Array && b.typ.Elem.memory() == 1:
+			n, x.cut = min(n, b.typ.Count), true
+		case b.typ.Kind != Int && b.typ.Kind != Pointer:
 			c.diags.Errorf(b.span, "str() takes a pointer, this is %s", b.typ.a())
 			ok = false
 		}
 		if !ok {
 			return badType
 		}
-		x.cut = len(x.args) == 2
+		x.cut = x.cut || len(x.args) == 2
 		return textType(n)
 	} else if b.typ.Kind == Int {
 		text = literalText(b)
@@ -287,11 +285,11 @@ func (c *checker) str(x *callExpr) Type {
 		text = strconv.FormatBool(b.con.u != 0)
 	}
 	if len(x.args) == 2 {
-		c.limit(x.args[1], "length")
+		c.value(x.args[1])
 		if n := x.args[1].base().con; n.literal && uint64(len(text)) > n.u {
 			text = text[:n.u]
 		}
 	}
 	x.setString(text)
-	return stringType
+	return x.typ
 }

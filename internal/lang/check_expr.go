@@ -43,6 +43,9 @@ func (c *checker) expr(x expr) Type {
 	case *paramExpr:
 		c.param(x)
 	case *nameExpr:
+		if isWrapped(x.name) {
+			x.name = strings.TrimPrefix(x.name, "__builtin_")
+		}
 		b.typ = c.builtin(x.name, b)
 		x.marker = isArgName(x.name) && c.probe.isUsdt()
 	case *varExpr:
@@ -55,9 +58,8 @@ func (c *checker) expr(x expr) Type {
 		c.unary(x)
 	case *binaryExpr:
 		c.value(x.x)
-		c.under(x.op == tokAndAnd || x.op == tokOrOr, func() { c.value(x.y) })
+		c.value(x.y)
 		b.typ = c.binaryType(x.op, x.opAt, x.x, x.y)
-		c.comparable(x.x, x.y, b)
 		c.foldBinary(x)
 	case *condExpr:
 		c.cond(x)
@@ -65,16 +67,43 @@ func (c *checker) expr(x expr) Type {
 		c.cast(x)
 	case *incExpr:
 		c.increment(x)
-	case *tupleExpr:
-		for _, e := range x.elems {
-			c.value(e)
-		}
-		c.diags.Errorf(b.span, "not supported yet: tuples")
-		b.typ = badType
-	case *badExpr:
-		b.typ = badType
+	default:
+		c.otherExpr(x)
 	}
 	return b.typ
+}
+
+// otherExpr types what expr leaves.
+func (c *checker) otherExpr(x expr) {
+	switch x := x.(type) {
+	case *tupleExpr:
+		c.tuple(x)
+	case *fieldExpr:
+		c.field(x)
+	case *indexExpr:
+		c.index(x)
+	case *derefExpr:
+		c.deref(x)
+	case *addrExpr:
+		c.addr(x)
+	case *blockExpr:
+		c.blockValue(x)
+	case *fnExpr:
+		c.callFn(x)
+	case *sizeofExpr:
+		c.sizeof(x)
+	case *typeofExpr:
+		c.diags.Errorf(x.span, "a type is no value")
+		x.typ = badType
+	case *comptimeExpr:
+		x.typ, x.con = c.value(x.x), x.x.base().con
+		if x.typ.Kind != bad && !x.con.known {
+			c.diags.Errorf(x.span, "this is not known at compile time")
+			x.typ = badType
+		}
+	case *badExpr:
+		x.typ = badType
+	}
 }
 
 func (b *exprBase) setLiteral(t Type, u uint64) {
@@ -82,7 +111,7 @@ func (b *exprBase) setLiteral(t Type, u uint64) {
 }
 
 func (b *exprBase) setString(s string) {
-	b.typ, b.con = stringType, constant{known: true, literal: true, s: s}
+	b.typ, b.con = textType(len(s)), constant{known: true, literal: true, s: s}
 }
 
 // literalText is a literal as an error message shows it.
@@ -135,12 +164,26 @@ func (c *checker) builtin(name string, b *exprBase) Type {
 	case helperBuiltins[name].helper != 0:
 		return helperBuiltins[name].typ
 	case name == builtinRetval:
-		return c.only(Uretprobe, name, b)
+		return c.retval(b)
+	case name == "func":
+		return c.funcName(b)
+	case name == "username":
+		return Type{Kind: User, Size: 8}
+	case name == "args":
+		return c.args(b)
 	case isArgName(name):
 		return c.arg(name, b)
+	case constantNames[name]:
+		t, _ := c.constantBuiltin(name, b)
+		return t
+	case c.isEnumConstant(name):
+		k := c.types.consts[name]
+		t := enumType(k.enum)
+		b.typ, b.con = t, constant{known: true, literal: true, u: k.value}
+		return t
 	case kernelNames[name]:
 		c.diags.Errorf(b.span, "%s is about the kernel, trapless probes user space only", name)
-	case unsupportedBuiltins[name], isWrapped(name):
+	case unsupportedBuiltins[name]:
 		c.diags.Errorf(b.span, "not supported yet: %s", name)
 	case functions[name] != nil || unsupportedFunctions[name]:
 		c.diags.Errorf(b.span, "%s is a function", name).Hint("call it: %s(...)", name)
@@ -154,6 +197,48 @@ func (c *checker) builtin(name string, b *exprBase) Type {
 		}
 	}
 	return badType
+}
+
+func (c *checker) isEnumConstant(name string) bool {
+	_, ok := c.types.consts[name]
+	return ok
+}
+
+// retval is what the function returned.
+func (c *checker) retval(b *exprBase) Type {
+	t := c.only(Uretprobe, builtinRetval, b)
+	if c.opts.Types == nil || t.Kind == bad {
+		return t
+	}
+	if _, result, ok := c.opts.Types.Args(&c.probe.attach[0]); ok && result.Kind == Pointer {
+		return result
+	}
+	return t
+}
+
+// args are the parameters of the probed function, which debug information knows.
+func (c *checker) args(b *exprBase) Type {
+	if t := c.only(Uprobe, "args", b); t.Kind == bad {
+		return t
+	}
+	if c.opts.Types != nil {
+		if l, _, ok := c.opts.Types.Args(&c.probe.attach[0]); ok {
+			return Type{Kind: Struct, Layout: l}
+		}
+	}
+	c.diags.Errorf(b.span, "the parameters of the function are not known").Hint("without debug information they are arg0, arg1, ...")
+	return badType
+}
+
+// funcName is the probed function.
+func (c *checker) funcName(b *exprBase) Type {
+	for _, a := range c.probe.attach {
+		if a.Kind != Uprobe && a.Kind != Uretprobe {
+			c.diags.Errorf(b.span, "func exists only in uprobes and uretprobes").Note(a.Span, "this is none")
+			return badType
+		}
+	}
+	return Type{Kind: Symbol, Size: 8}
 }
 
 // only reports a builtin that exists in probes of one kind only.
@@ -213,7 +298,7 @@ func (c *checker) unary(x *unaryExpr) {
 	switch {
 	case t.Kind == bad:
 		x.typ = badType
-	case x.op == '!' && t.isScalar():
+	case x.op == '!' && t.isTruth():
 		x.typ = boolType
 	case t.Kind != Int:
 		c.diags.Errorf(x.span, "'%s' cannot be applied to %s", operatorText(x.op), t.a())
@@ -242,10 +327,14 @@ func resultType(op tokenKind, a, b Type) Type {
 	switch {
 	case a.Kind == bad || b.Kind == bad:
 		return badType
-	case a.Kind == String && b.Kind == String && (op == tokEq || op == tokNe):
+	case (op == tokEq || op == tokNe) && comparableTypes(a, b):
 		return boolType
-	case !a.isScalar() || !b.isScalar():
+	case a.Kind == Symbol && b.Kind == Int && isCondition(op), b.Kind == Symbol && a.Kind == Int && isCondition(op):
+		return boolType
+	case !a.isTruth() || !b.isTruth():
 		return badType
+	case a.Kind == Pointer || b.Kind == Pointer:
+		return pointerResult(op, a, b)
 	case isCondition(op) || a.Kind == Bool && b.Kind == Bool:
 		return boolType
 	}
@@ -254,6 +343,21 @@ func resultType(op tokenKind, a, b Type) Type {
 		return int64Type
 	}
 	return uint64Type
+}
+
+// pointerResult is the type of an operation on a pointer.
+func pointerResult(op tokenKind, a, b Type) Type {
+	switch {
+	case isCondition(op):
+		return boolType
+	case a.Kind == Pointer && b.Kind == Int && (op == '+' || op == '-'):
+		return a
+	case b.Kind == Pointer && a.Kind == Int && op == '+':
+		return b
+	case a.Kind == Pointer && b.Kind == Pointer && op == '-':
+		return int64Type
+	}
+	return badType
 }
 
 // isCondition reports whether the operator compares or connects truth values.
@@ -280,41 +384,25 @@ func signedComparison(x, y Type) bool {
 
 func (c *checker) cond(x *condExpr) {
 	c.condition(x.cond)
-	var a, b Type
-	c.under(true, func() { a, b = c.value(x.x), c.value(x.y) })
+	a, b := c.expr(x.x), c.expr(x.y)
+	if x.x != x.cond && a.Kind == None && b.Kind == None {
+		x.typ = noneType
+		return
+	}
+	a, b = c.stored(x.x.base(), a), c.stored(x.y.base(), b)
 	t, ok := promote(a, b)
 	if !ok {
 		c.diags.Errorf(x.span, "the branches are %s and %s", a.a(), b.a()).Hint("both must have one type")
 		t = badType
 	}
 	x.typ = t
-	cond := x.cond.base().con
-	switch {
-	case cond.known && t.Kind != bad:
+	if cond := x.cond.base().con; cond.known && t.Kind != bad {
 		branch := x.y.base()
 		if cond.u != 0 {
 			branch = x.x.base()
 		}
 		x.con = branch.con
 		x.con.literal = false
-	case t.Kind == String:
-		c.diags.Errorf(x.span, "not supported yet: choosing between strings at run time")
-		x.typ = badType
-	}
-}
-
-func (c *checker) cast(x *castExpr) {
-	t := c.value(x.x)
-	x.typ = x.to
-	switch {
-	case t.Kind == bad:
-		x.typ = badType
-	case !t.isScalar():
-		c.diags.Errorf(x.span, "%s cannot be cast to %s", t.a(), x.to)
-		x.typ = badType
-	}
-	if con := x.x.base().con; con.known && x.typ.Kind != bad {
-		x.con = constant{known: true, u: x.to.truncate(con.u)}
 	}
 }
 
@@ -328,6 +416,10 @@ func (c *checker) increment(x *incExpr) {
 	c.variable(v)
 	if v.typ.Kind == bad {
 		x.typ = badType
+		return
+	}
+	if v.typ.Kind == Pointer {
+		x.typ = v.typ
 		return
 	}
 	if v.typ.Kind != Int {
@@ -344,20 +436,4 @@ func (c *checker) increment(x *incExpr) {
 	}
 	c.widen(v.sym, x.typ)
 	v.typ = v.sym.typ
-}
-
-// under types what is computed only under a condition, if it is.
-func (c *checker) under(condition bool, f func()) {
-	if condition {
-		c.branch++
-		defer func() { c.branch-- }()
-	}
-	f()
-}
-
-// always refuses what changes a map under a condition inside an expression.
-func (c *checker) always(x *exprBase, what string) {
-	if c.branch > 0 {
-		c.diags.Errorf(x.span, "not supported yet: %s under a condition in an expression", what).Hint("use an if statement")
-	}
 }

@@ -9,14 +9,11 @@ func (c *checker) storeMap(s *assignStmt, m *mapExpr) {
 	keys := c.mapKeys(m)
 	t := c.value(s.value)
 	x := s.value.base()
-	c.suspect[m.name] = c.suspect[m.name] || t.Kind == String || t.Kind == bad
-	switch {
-	case t.Kind == String:
-		c.diags.Errorf(x.span, "not supported yet: strings in maps")
-		return
-	case t.Kind == bad:
+	c.suspect[m.name] = c.suspect[m.name] || t.Kind == bad
+	if t.Kind == bad {
 		return
 	}
+	t = c.stored(x, t)
 	info := c.plainMap(m, keys)
 	if info == nil {
 		return
@@ -90,7 +87,12 @@ func (c *checker) readMap(m *mapExpr) Type {
 		return badType
 	}
 	c.sameKeys(m, info, keys)
-	if info.value.Kind == None {
+	return c.readType(info)
+}
+
+// readType is the type of a map's value in an expression.
+func (c *checker) readType(info *mapInfo) Type {
+	if info.agg != Plain || info.value.Kind == None {
 		return badType
 	}
 	return info.value
@@ -98,14 +100,17 @@ func (c *checker) readMap(m *mapExpr) Type {
 
 // incrementMap types ++ and -- on a map.
 func (c *checker) incrementMap(x *incExpr, m *mapExpr) {
-	c.always(x.base(), operatorText(x.op)+" of a map")
 	keys := c.mapKeys(m)
 	x.typ = badType
 	info := c.plainMap(m, keys)
 	if info == nil {
 		return
 	}
-	if info.value.Kind == Bool {
+	if info.value.Kind == Pointer {
+		x.typ, m.typ = info.value, info.value
+		return
+	}
+	if info.value.Kind != Int && info.value.Kind != None {
 		c.diags.Errorf(x.span, "'%s' cannot be applied to %s", operatorText(x.op), info.value.a())
 		return
 	}
@@ -118,9 +123,6 @@ func (c *checker) incrementMap(x *incExpr, m *mapExpr) {
 // entryCall checks delete() and has_key(), which name an entry as @m[key] or as
 // @m, key. The call's first argument becomes the entry.
 func (c *checker) entryCall(x *callExpr) Type {
-	if x.name == "delete" {
-		c.always(x.base(), "delete()")
-	}
 	m, ok := x.args[0].(*mapExpr)
 	if !ok {
 		c.values(x.args)
@@ -136,7 +138,7 @@ func (c *checker) entryCall(x *callExpr) Type {
 		}
 		entry := *m
 		entry.keys, entry.indexed = []expr{x.args[1]}, true
-		if t, ok := x.args[1].(*tupleExpr); ok {
+		if t, ok := x.args[1].(*tupleExpr); ok && t.names == nil && len(t.elems) > 1 {
 			entry.keys = t.elems
 		}
 		m = &entry

@@ -36,20 +36,23 @@ func (c *checker) stmt(s stmt) {
 			c.stmt(s.els)
 		}
 	case *returnStmt:
-		if s.value != nil {
-			if t := c.value(s.value); t.Kind != Int && t.Kind != bad {
-				c.diags.Errorf(s.value.base().span, "a probe returns an integer, this is %s", t.a())
-			}
-		}
+		c.giveBack(s)
+	case *whileStmt:
+		c.while(s)
+	case *rangeStmt:
+		c.rangeLoop(s)
+	case *eachStmt:
+		c.each(s)
+	case *unrollStmt:
+		c.unroll(s)
+	case *jumpStmt:
+		c.jump(s)
 	}
 }
 
 func (c *checker) exprStmt(s *exprStmt) {
-	if call, ok := s.x.(*callExpr); ok && !s.discard {
-		if t := c.expr(call); t.Kind == None || t.Kind == bad {
-			return
-		}
-	} else if c.value(s.x).Kind == bad || s.discard {
+	t := c.expr(s.x)
+	if t.Kind == None || t.Kind == bad || s.discard {
 		return
 	}
 	if pure(s.x) {
@@ -59,7 +62,7 @@ func (c *checker) exprStmt(s *exprStmt) {
 
 // condition checks what decides a branch.
 func (c *checker) condition(x expr) {
-	if t := c.value(x); !t.isScalar() {
+	if t := c.value(x); !t.isTruth() {
 		c.diags.Errorf(x.base().span, "a condition is an integer or a bool, this is %s", t.a())
 	}
 }
@@ -71,8 +74,13 @@ func (c *checker) decl(s *declStmt) *variable {
 		return old
 	}
 	v := c.declare(s.v)
-	if s.typ.Kind != None {
-		v.typ, v.fixed = s.typ, true
+	if s.ref != nil {
+		v.typ, v.fixed = c.resolve(s.ref), true
+		if v.typ.Kind == Array && v.typ.Count < 0 || v.typ.Kind == None {
+			c.diags.Errorf(s.ref.span, "a variable cannot be %s", v.typ.a())
+			v.typ = badType
+		}
+		v.typ.flexible = false
 	}
 	return v
 }
@@ -112,9 +120,8 @@ func (c *checker) assign(s *assignStmt) {
 // store checks that a value of type t may be kept in v. Direct tells that the
 // value is x itself.
 func (c *checker) store(v *variable, x *exprBase, t Type, direct bool) {
-	if t.Kind == String {
-		c.diags.Errorf(x.span, "not supported yet: strings in variables")
-		t = badType
+	if direct {
+		t = c.stored(x, t)
 	}
 	before := v.typ
 	if !c.widen(v, t) {
@@ -124,7 +131,7 @@ func (c *checker) store(v *variable, x *exprBase, t Type, direct bool) {
 	if v.typ.Kind == None {
 		v.typ, c.changed = badType, true
 	}
-	if t.fits(v.typ) {
+	if t.Kind != Int || v.typ.Kind != Int || t.fits(v.typ) {
 		return
 	}
 	if direct && x.con.literal {
@@ -162,6 +169,14 @@ func (c *checker) mapKeys(m *mapExpr) []Type {
 		t := c.value(k)
 		keys = append(keys, c.keyType(k.base(), t))
 	}
+	if len(keys) == 1 && keys[0].Kind == Tuple && len(keys[0].Layout.Fields) > 1 { // as if its elements were written
+		fields := keys[0].Layout.Fields
+		keys = nil
+		for _, f := range fields {
+			keys = append(keys, f.Type)
+		}
+		return keys
+	}
 	if len(keys) > maxKeys {
 		at := m.keys[maxKeys].base().span.To(m.keys[len(keys)-1].base().span)
 		c.diags.Errorf(at, "a key has at most %d parts", maxKeys)
@@ -169,10 +184,6 @@ func (c *checker) mapKeys(m *mapExpr) []Type {
 	}
 	if n := keyWords(keys); n > maxKeys && len(keys) <= maxKeys {
 		c.diags.Errorf(m.span, "the key has %d bytes, the limit is %d", 8*n, 8*maxKeys).Hint("str(pointer, length) takes shorter strings")
-		keys = []Type{badType}
-	}
-	if m.indexed && len(keys) == 0 {
-		c.diags.Errorf(m.span, "not supported yet: empty tuples as keys")
 		keys = []Type{badType}
 	}
 	return keys
@@ -209,7 +220,7 @@ func (c *checker) sameKeys(m *mapExpr, info *mapInfo, keys []Type) {
 	for i, t := range keys {
 		now, ok := promote(info.keys[i], t)
 		if !ok {
-			c.keyError(m.keys[i].base().span, info, "this part of the key of @%s is %s, not %s", m.name, info.keys[i].a(), t.a())
+			c.keyError(m.keys[min(i, len(m.keys)-1)].base().span, info, "this part of the key of @%s is %s, not %s", m.name, info.keys[i].a(), t.a())
 			continue
 		}
 		if !now.Equal(info.keys[i]) {

@@ -3,6 +3,7 @@ package lang
 import (
 	"fmt"
 
+	"trapless/internal/abi"
 	"trapless/internal/bpf"
 	"trapless/internal/diag"
 )
@@ -18,6 +19,10 @@ const MaxSource = 1 << 20
 type Options struct {
 	Params     []string // $1, $2, ...
 	MaxMapKeys int      // default of the setting max_map_keys; 0 means DefaultMaxMapKeys
+
+	Named map[string]string // options of the script's own, --name=value
+	Child int               // the process that was started for the script, 0 if there is none
+	Types TypeSource        // may be nil
 }
 
 // Compile compiles a script. Name is what errors call it, usually its path.
@@ -34,19 +39,34 @@ func Compile(src, name string, opts Options) (*Script, error) {
 		diags.Errorf(diag.Span{Start: len(src), End: len(src)}, "the script has no probe").
 			Hint("a probe is: uprobe:PATH:FUNCTION { statements }")
 	}
+	expand(tree, diags)
 	c := check(tree, diags, &opts)
 	if err := diags.Err(); err != nil {
 		return nil, err
 	}
 	s := &Script{Source: source, Maps: c.buildMaps(), PrintMapsOnExit: c.config.printMapsOnExit}
+	s.scratchMap = len(s.Maps)
 	for i, n := range tree.probes {
 		s.addProbes(n, lower(s, c.maps, diags, n, fmt.Sprintf("probe%d", i+1)))
 	}
+	s.finishMaps()
 	if err := diags.Err(); err != nil {
 		return nil, err
 	}
 	s.Warnings = diags.Sorted(diag.Warning)
 	return s, nil
+}
+
+// finishMaps adds the scratch memory to the maps, and tells the programs of them.
+func (s *Script) finishMaps() {
+	if s.scratch > 0 {
+		spec := abi.MapSpec{Name: "@(scratch)", Kind: abi.PerSlotArray, KeySize: 4, ValueSize: s.scratch, MaxEntries: 1}
+		s.Maps = append(s.Maps, Map{Name: spec.Name, Spec: spec, Agg: Hist, Hidden: true})
+	}
+	specs := s.MapSpecs()
+	for i := range s.Probes {
+		s.Probes[i].Prog.Maps = specs
+	}
 }
 
 // ParseAttach parses attach points as they stand before an action block, such as

@@ -67,7 +67,7 @@ func (c *checker) foldUnary(x *unaryExpr) {
 
 func (c *checker) foldBinary(x *binaryExpr) {
 	a, b := x.x.base(), x.y.base()
-	if x.typ.Kind == bad {
+	if x.typ.Kind == bad || x.typ.Kind == Pointer || !a.typ.isScalar() && a.typ.Kind != String {
 		return
 	}
 	switch {

@@ -120,8 +120,16 @@ func parseWidth(s string) (width int, star bool, rest string) {
 func (c Conversion) problem(t Type) string {
 	switch c.Verb {
 	case "d", "i", "u", "o", "x", "X", "c", "p":
-		if t.Kind == String {
+		if !t.isScalar() || t.Kind == Float {
 			return fmt.Sprintf("'%s' converts integers, this is %s", c, t.a())
+		}
+	case "r", "rx", "rh":
+		if t.Kind != Buffer && t.Kind != bad {
+			return fmt.Sprintf("'%s' converts what buf() returns, this is %s", c, t.a())
+		}
+	case "e", "E", "f", "F", "g", "G", "a", "A":
+		if t.Kind != Float {
+			return fmt.Sprintf("'%s' is for floating-point values, this is %s", c, t.a())
 		}
 	}
 	return ""
@@ -136,10 +144,8 @@ func (c Conversion) unusable() string {
 		return fmt.Sprintf("the width of a conversion is at most %d", maxWidth)
 	}
 	switch c.Verb {
-	case "r", "rx", "rh", "gr":
-		return fmt.Sprintf("not supported yet: the conversion '%s'", c)
-	case "e", "E", "f", "F", "g", "G", "a", "A":
-		return fmt.Sprintf("'%s' is for floating-point values, which the language has not", c)
+	case "gr":
+		return fmt.Sprintf("'%s' is about the kernel, trapless probes user space only", c)
 	case "n":
 		return "'%n' is not allowed"
 	}

@@ -2,7 +2,6 @@ package lang
 
 import (
 	"cmp"
-	"fmt"
 	"slices"
 
 	"github.com/cilium/ebpf/asm"
@@ -39,17 +38,22 @@ type lowerer struct {
 	hoists map[expr]home // see hoist
 	pid    home
 	tid    home
-	spare  []asm.Register // lasting registers without a variable
-	free   []asm.Register // scratch registers that hold nothing
-	frame  int            // bytes of the stack in use
-	deep   int            // the most that were
+	spare  []asm.Register      // lasting registers without a variable
+	free   []asm.Register      // scratch registers that hold nothing
+	places map[*variable]place // of variables that no register holds
+	strict bool                // variables are read in their order, see hoist
+	loops  []loopLabels
+	fnEnds map[*fnExpr]label
+	big    int // bytes of the scratch memory in use
+	frame  int // bytes of the stack in use
+	deep   int // the most that were
 	exit   label
 	called bool
 }
 
 // lower compiles a checked probe. It adds the probe's actions to the script.
 func lower(s *Script, maps map[string]*mapInfo, diags *diag.Collector, n *probeNode, name string) *bpf.Program {
-	l := &lowerer{script: s, maps: maps, diags: diags, homes: make(map[*variable]home), hoists: make(map[expr]home)}
+	l := &lowerer{script: s, maps: maps, diags: diags, homes: make(map[*variable]home), hoists: make(map[expr]home), places: make(map[*variable]place)}
 	l.exit = l.newLabel()
 	l.prologue(n)
 	if n.predicate != nil {
@@ -60,7 +64,7 @@ func lower(s *Script, maps map[string]*mapInfo, diags *diag.Collector, n *probeN
 		l.bind(l.exit)
 		l.epilogue()
 	}
-	p := &bpf.Program{Name: name, Insns: l.finish(), Maps: s.MapSpecs()}
+	p := &bpf.Program{Name: name, Insns: l.finish()}
 	if l.deep > bpf.StackSize {
 		diags.Errorf(n.span, "the probe needs %d bytes of stack, there are %d", l.deep, bpf.StackSize).
 			Hint("use fewer variables, or shorter strings, keys and events")
@@ -108,7 +112,11 @@ func (l *lowerer) prologue(n *probeNode) {
 		l.setHome(l.tid, asm.R0)
 	}
 	for _, v := range u.vars {
-		l.homes[v] = l.newHome()
+		if v.typ.isScalar() {
+			l.homes[v] = l.newHome()
+		} else if v.typ.Kind != None {
+			l.places[v] = l.newPlace(8 * v.typ.Words())
+		}
 	}
 }
 
@@ -158,35 +166,89 @@ func (l *lowerer) block(b *blockStmt) bool {
 }
 
 func (l *lowerer) stmt(s stmt) bool {
-	frame, spare := l.frame, l.spare
-	defer func() { l.frame, l.spare = frame, spare }()
+	frame, spare, big := l.frame, l.spare, l.big
+	defer func() { l.frame, l.spare, l.big = frame, spare, big }()
 	switch s := s.(type) {
 	case *blockStmt:
 		return l.block(s)
 	case *ifStmt:
 		return l.ifStmt(s)
 	case *returnStmt:
-		l.jumpTo(l.exit)
+		l.returnStmt(s)
 		return true
 	case *declStmt:
-		l.setConst(l.homes[s.v.sym], 0)
+		if p, ok := l.places[s.v.sym]; ok {
+			l.clearAt(p, s.v.sym.typ.Words())
+		} else {
+			l.setConst(l.homes[s.v.sym], 0)
+		}
+	case *whileStmt:
+		l.whileStmt(s)
+	case *rangeStmt:
+		l.rangeStmt(s)
+	case *eachStmt:
+		l.eachStmt(s)
+	case *unrollStmt:
+		l.unrollStmt(s)
+	case *jumpStmt:
+		l.jumpStmt(s)
+		return true
 	case *assignStmt:
 		l.assignStmt(s)
 	case *exprStmt:
-		if c, ok := s.x.(*callExpr); ok && !hoisted(c) {
-			return l.callStmt(c)
-		}
-		l.discard(s.x)
+		return l.exprStmt(s.x)
 	}
 	return false
 }
 
+// exprStmt computes an expression that stands as a statement.
+func (l *lowerer) exprStmt(x expr) bool {
+	switch x := x.(type) {
+	case *callExpr:
+		if b2t(x).Kind == None {
+			return l.callStmt(x)
+		}
+	case *blockExpr:
+		for _, s := range x.body.stmts {
+			if l.stmt(s) {
+				return true
+			}
+		}
+		return x.value != nil && l.exprStmt(x.value)
+	case *fnExpr:
+		l.inline(x)
+		return false
+	case *condExpr:
+		if b2t(x).Kind == None {
+			return l.ifStmt(&ifStmt{span: x.span, cond: x.cond, then: &exprStmt{x: x.x}, els: &exprStmt{x: x.y}})
+		}
+	}
+	l.discard(x)
+	return false
+}
+
+// returnStmt leaves the probe, or a function of the script.
+func (l *lowerer) returnStmt(s *returnStmt) {
+	if s.fn == nil {
+		l.jumpTo(l.exit)
+		return
+	}
+	if v := s.fn.sym; s.value != nil && v.typ.Kind != None {
+		if p, ok := l.places[v]; ok {
+			l.into(s.value, p, v.typ)
+		} else {
+			l.intoHome(s.value, l.homes[v], v.typ)
+		}
+	}
+	l.jumpTo(l.fnEnds[s.fn])
+}
+
 // decide is cond with what has to be computed before.
 func (l *lowerer) decide(x expr, to label, when bool) {
-	frame, spare := l.frame, l.spare
+	frame, spare, big := l.frame, l.spare, l.big
 	l.hoist(x)
 	l.cond(x, to, when)
-	l.frame, l.spare = frame, spare
+	l.frame, l.spare, l.big = frame, spare, big
 }
 
 func (l *lowerer) assignStmt(s *assignStmt) {
@@ -196,12 +258,13 @@ func (l *lowerer) assignStmt(s *assignStmt) {
 		l.assign(s)
 		return
 	}
-	l.hoist(m.keys...)
 	if l.maps[m.name].agg == Plain {
 		l.hoist(s.value)
+		l.hoist(m.keys...)
 		l.storeMap(s, m)
 		return
 	}
+	l.hoist(m.keys...)
 	call := s.value.(*callExpr)
 	l.hoist(call.args...)
 	l.aggregate(m, call)
@@ -233,6 +296,12 @@ func (l *lowerer) ifStmt(s *ifStmt) bool {
 
 // discard computes an expression for its effects.
 func (l *lowerer) discard(x expr) {
+	if !b2t(x).isScalar() {
+		if !pure(x) {
+			l.locate(x)
+		}
+		return
+	}
 	l.hoist(x)
 	if _, ok := l.hoists[x]; ok {
 		return
@@ -251,6 +320,10 @@ func (l *lowerer) discard(x expr) {
 // assign computes a value into a variable.
 func (l *lowerer) assign(s *assignStmt) {
 	target := s.target.(*varExpr)
+	if p, ok := l.places[target.sym]; ok {
+		l.assignMemory(s.value, p, target.sym)
+		return
+	}
 	h, t := l.homes[target.sym], target.sym.typ
 	value, from := s.value, b2t(s.value)
 	if s.op != 0 {
@@ -271,6 +344,23 @@ func (l *lowerer) assign(s *assignStmt) {
 	l.convert(r, from, t)
 	l.setHome(h, r)
 	release()
+}
+
+// assignMemory assigns to a variable that no register holds. What is computed from
+// the variable itself is computed elsewhere first.
+func (l *lowerer) assignMemory(value expr, p place, v *variable) {
+	mentioned := false
+	walk(value, func(x expr) {
+		r, ok := x.(*varExpr)
+		mentioned = mentioned || ok && r.sym == v
+	})
+	if !mentioned {
+		l.into(value, p, v.typ)
+		return
+	}
+	tmp := l.newPlace(8 * v.typ.Words())
+	l.into(value, tmp, v.typ)
+	l.copyWords(p, tmp, v.typ.Words())
 }
 
 // setConst puts a constant into a variable.
@@ -302,16 +392,20 @@ func (l *lowerer) key(m *mapExpr) int16 {
 		return off
 	}
 	types := l.maps[m.name].keys
+	l.hoist(m.keys...)
 	off := l.push(8 * keyWords(types))
 	at := off
+	if len(m.keys) < len(types) { // a tuple
+		l.into(m.keys[0], place{kind: onStack, off: int(at)}, tupleOf(types, nil))
+		return off
+	}
 	for i, k := range m.keys {
-		size := 8 * types[i].Words()
-		if types[i].Kind == String {
-			l.putString(at, size, size, k)
-		} else {
+		if types[i].isScalar() {
 			l.storeValue(at, k)
+		} else {
+			l.into(k, place{kind: onStack, off: int(at)}, types[i])
 		}
-		at += int16(size)
+		at += int16(8 * types[i].Words())
 	}
 	return off
 }
@@ -373,85 +467,3 @@ func (l *lowerer) reload(v lastingValue) asm.Register {
 	l.load(asm.R1, v.home.off)
 	return asm.R1
 }
-
-// callStmt makes an event.
-func (l *lowerer) callStmt(c *callExpr) bool {
-	a := Action{Span: c.span}
-	var args []expr
-	switch c.name {
-	case "printf":
-		f, _ := parseFormat(c.args[0].base().con.s)
-		a.Kind, a.Format, args = Printf, &f, c.args[1:]
-	case "print":
-		a.Kind, args = PrintValue, c.args[:1]
-		if m, ok := c.args[0].(*mapExpr); ok && !m.indexed {
-			a.Kind, a.Map, a.Div, args = PrintMap, l.maps[m.name].number, 1, nil
-			if len(c.args) > 1 {
-				a.Top = uint32(c.args[1].base().con.u)
-			}
-			if len(c.args) > 2 {
-				a.Div = max(1, uint32(c.args[2].base().con.u))
-			}
-		}
-	case "clear", "zero":
-		a.Kind = map[string]ActionKind{"clear": Clear, "zero": Zero}[c.name]
-		a.Map = l.maps[c.args[0].(*mapExpr).name].number
-	case "exit":
-		a.Kind, args = Exit, c.args
-		if len(args) == 0 {
-			a.Args = []Arg{{Const: true, Value: Value{Type: int64Type}}}
-		}
-	default:
-		l.discard(c) // a call with a value, which is dropped
-		return false
-	}
-	l.event(&a, args)
-	if a.Kind == Exit {
-		l.helper(bpf.HelperExit)
-		return true
-	}
-	return false
-}
-
-// event writes an action's number and its arguments into the ring.
-func (l *lowerer) event(a *Action, args []expr) {
-	var words []expr
-	size := 8
-	for _, x := range args {
-		b := x.base()
-		arg := Arg{Value: Value{Type: b.typ}}
-		if b.con.known && pure(x) {
-			arg.Const, arg.Value.Int, arg.Value.Str = true, b.con.u, b.con.s
-		} else {
-			words = append(words, x)
-			size += 8 * b.typ.Words()
-			arg.Trailer = b.typ.Kind == String && x.base().typ.Len > commSize && !b.cut
-			l.hoist(x)
-		}
-		a.Args = append(a.Args, arg)
-	}
-	base := l.push(size)
-	l.storeImm(base, int32(len(l.script.Actions)))
-	l.script.Actions = append(l.script.Actions, *a)
-	at := base + 8
-	for _, x := range words {
-		n := 8 * b2t(x).Words()
-		if b2t(x).Kind == String {
-			l.putString(at, n, n, x)
-		} else {
-			l.storeValue(at, x)
-		}
-		at += int16(n)
-	}
-	l.emit(bpf.LoadRing(asm.R1))
-	l.stackAddr(asm.R2, base)
-	l.movImm(asm.R3, uint64(size))
-	l.movImm(asm.R4, 0)
-	l.helper(bpf.HelperRingbufOutput)
-	if size > bpf.MaxEvent {
-		l.diags.Errorf(a.Span, "the event has %d bytes, the limit is %d", size, bpf.MaxEvent).Hint("str(pointer, length) takes shorter strings")
-	}
-}
-
-// bug reports a tree that the checker should have refused.
-func bug(x any) { panic(fmt.Sprintf("BUG: lang: cannot lower %T", x)) }

@@ -31,6 +31,9 @@ func (l *lowerer) lend(dst asm.Register, f func()) {
 // homeOf is where the value lies when the expression is a variable.
 func (l *lowerer) homeOf(x expr) (home, bool) {
 	name := ""
+	if h, ok := l.hoists[x]; ok {
+		return h, true
+	}
 	switch x := x.(type) {
 	case *varExpr:
 		return l.homes[x.sym], true
@@ -45,8 +48,7 @@ func (l *lowerer) homeOf(x expr) (home, bool) {
 	case builtinTid:
 		return l.tid, true
 	}
-	h, ok := l.hoists[x]
-	return h, ok
+	return home{}, false
 }
 
 // operand returns a register with the value, which must not be written to.
@@ -75,6 +77,16 @@ func (l *lowerer) value(x expr, dst asm.Register) {
 		return
 	}
 	switch x := x.(type) {
+	case *fieldExpr:
+		n, _ := l.argField(x)
+		l.emit(bpf.LoadArg(dst, l.ctx, n))
+		l.truncate(dst, x.typ)
+	case *comptimeExpr:
+		l.value(x.x, dst)
+	case *callExpr:
+		l.pureCall(x, dst)
+	case *addrExpr:
+		l.address(dst, l.locateInTarget(x.x))
 	case *nameExpr:
 		if x.name == builtinRetval {
 			l.emit(asm.LoadMem(dst, l.ctx, bpf.PtRegsAX, asm.DWord))
@@ -99,6 +111,30 @@ func (l *lowerer) value(x expr, dst asm.Register) {
 		l.increment(x, &dst)
 	default:
 		bug(x)
+	}
+}
+
+// pureCall is a call that needs no helper.
+func (l *lowerer) pureCall(x *callExpr, dst asm.Register) {
+	switch x.name {
+	case "reg":
+		l.emit(asm.LoadMem(dst, l.ctx, registers[x.args[0].base().con.s], asm.DWord))
+	case "bswap":
+		l.value(x.args[0], dst)
+		if size := map[uint8]asm.Size{2: asm.Half, 4: asm.Word, 8: asm.DWord}[x.typ.Size]; size != 0 {
+			l.emit(asm.HostTo(asm.BE, dst, size))
+		} else {
+			l.truncate(dst, x.typ)
+		}
+	case "container_of":
+		l.value(x.args[0], dst)
+		if x.offset != 0 {
+			l.aluImm(asm.Add, dst, -int32(x.offset))
+		}
+	case builtinRetval:
+		l.value(&nameExpr{name: x.name}, dst)
+	default: // the same number, of another type
+		l.value(x.args[len(x.args)-1], dst)
 	}
 }
 
@@ -147,8 +183,11 @@ func (l *lowerer) choice(x *condExpr, dst asm.Register) {
 func (l *lowerer) increment(x *incExpr, dst *asm.Register) {
 	v := x.x.(*varExpr).sym
 	h, by := l.homes[v], int32(1)
+	if v.typ.Kind == Pointer {
+		by = int32(v.typ.Elem.memory())
+	}
 	if x.op == tokDec {
-		by = -1
+		by = -by
 	}
 	r := h.reg
 	if !h.inReg {
@@ -177,9 +216,30 @@ func commutes(op tokenKind) bool {
 	return op == '+' || op == '*' || op == '&' || op == '|' || op == '^'
 }
 
+// scaled is an operand that counts elements, in bytes.
+func scaled(x expr, t *Type) expr {
+	n := uint64(t.memory())
+	if n == 1 {
+		return x
+	}
+	b := exprBase{span: x.base().span, typ: int64Type}
+	if con := x.base().con; con.known && pure(x) {
+		b.con = constant{known: true, u: con.u * n}
+	}
+	size := &intExpr{exprBase{typ: int64Type, con: constant{known: true, u: n}}, n}
+	return &binaryExpr{exprBase: b, op: '*', x: x, y: size}
+}
+
 // binary computes arithmetic: the left operand into dst, then the operation.
 func (l *lowerer) binary(x *binaryExpr, dst asm.Register) {
 	a, b := x.x, x.y
+	if x.typ.Kind == Pointer {
+		if b2t(a).Kind == Pointer {
+			b = scaled(b, x.typ.Elem)
+		} else {
+			a = scaled(a, x.typ.Elem)
+		}
+	}
 	if a.base().con.known && pure(a) && commutes(x.op) {
 		a, b = b, a
 	}

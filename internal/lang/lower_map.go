@@ -6,30 +6,6 @@ import (
 	"trapless/internal/bpf"
 )
 
-// Some expressions are computed by helpers, which destroy the scratch registers:
-// maps that are read, the time, and the like. They are hoisted: computed before
-// the statement that they are in, in their order, each into a home of its own.
-// A condition in the statement does not keep them from being computed; so what
-// changes something, as @m++ does, may not stand under one (see checkHoists).
-
-// hoisted reports whether an expression is computed before its statement.
-func hoisted(x expr) bool {
-	switch x := x.(type) {
-	case *mapExpr:
-		return true
-	case *binaryExpr:
-		return b2t(x.x).Kind == String && !x.con.known
-	case *nameExpr:
-		return x.marker || helperBuiltins[x.name].helper != 0
-	case *callExpr:
-		return helperBuiltins[x.name].helper != 0 || entryCalls[x.name] || x.name == "strncmp" && !x.con.known
-	case *incExpr:
-		_, ok := x.x.(*mapExpr)
-		return ok
-	}
-	return false
-}
-
 // helperBuiltin is a builtin that is the result of a helper, or a half of it.
 type helperBuiltin struct {
 	helper asm.BuiltinFunc
@@ -43,80 +19,6 @@ var helperBuiltins = map[string]helperBuiltin{
 	"rand":  {asm.FnGetPrandomU32, intType(4, false), false},
 	"uid":   {asm.FnGetCurrentUidGid, intType(4, false), false},
 	"gid":   {asm.FnGetCurrentUidGid, intType(4, false), true},
-}
-
-// entryCalls are functions that work on one entry of a map.
-var entryCalls = set("delete has_key")
-
-// hoist computes what is to be hoisted of expressions.
-func (l *lowerer) hoist(xs ...expr) {
-	for _, x := range xs {
-		l.checkHoists(x)
-		if x != nil && !(x.base().con.known && pure(x)) {
-			l.hoistIn(x)
-		}
-	}
-}
-
-// checkHoists refuses an expression that changes a variable besides what is
-// hoisted before it.
-func (l *lowerer) checkHoists(x expr) {
-	if x == nil {
-		return
-	}
-	changes, hoists := false, false
-	walk(x, func(y expr) {
-		if inc, ok := y.(*incExpr); ok {
-			_, ofVariable := inc.x.(*varExpr)
-			changes = changes || ofVariable
-		}
-		hoists = hoists || hoisted(y)
-	})
-	if changes && hoists {
-		l.diags.Errorf(x.base().span, "not supported yet: '++' or '--' of a variable beside a map or a builtin such as nsecs").
-			Hint("change the variable in a statement of its own")
-	}
-}
-
-func (l *lowerer) hoistIn(x expr) {
-	if m, ok := x.(*mapExpr); ok {
-		l.hoist(m.keys...)
-	} else if inc, ok := x.(*incExpr); ok && hoisted(x) {
-		l.hoist(inc.x.(*mapExpr).keys...)
-	} else if call, ok := x.(*callExpr); ok && entryCalls[call.name] {
-		l.hoist(call.args[0].(*mapExpr).keys...)
-	} else {
-		children(x, func(y expr) { l.hoist(y) })
-	}
-	if !hoisted(x) {
-		return
-	}
-	h := l.newHome()
-	frame := l.frame
-	switch x := x.(type) {
-	case *mapExpr:
-		l.readMap(x, h)
-	case *nameExpr:
-		if x.marker {
-			l.markerArg(x, h)
-		} else {
-			l.helperValue(helperBuiltins[x.name], h)
-		}
-	case *binaryExpr:
-		l.compareStrings(x.x, x.y, maxStrlen, x.op == tokEq, h)
-	case *callExpr:
-		if entryCalls[x.name] {
-			l.entryCall(x, h)
-		} else if x.name == "strncmp" {
-			l.compareStrings(x.args[0], x.args[1], int(x.args[2].base().con.u), false, h)
-		} else {
-			l.helperValue(helperBuiltins[x.name], h)
-		}
-	case *incExpr:
-		l.incrementMap(x, h)
-	}
-	l.frame = frame
-	l.hoists[x] = h
 }
 
 func (l *lowerer) helperValue(b helperBuiltin, h home) {
@@ -140,7 +42,7 @@ const (
 // readMap puts the value of an entry into a home, 0 if there is none.
 func (l *lowerer) readMap(m *mapExpr, h home) {
 	info := l.maps[m.name]
-	if len(m.keys) == 0 {
+	if len(info.keys) == 0 {
 		l.emit(asm.LoadMapValue(asm.R1, info.number, plainValue))
 		l.emit(asm.LoadMem(asm.R0, asm.R1, 0, asm.DWord))
 		l.setHome(h, asm.R0)
@@ -180,7 +82,9 @@ func (l *lowerer) entryCall(x *callExpr, h home) {
 		if x.name == "delete" {
 			l.movImm(asm.R2, 0)
 			l.emit(asm.StoreMem(asm.R1, plainPresent, asm.R2, asm.DWord))
-			l.emit(asm.StoreMem(asm.R1, plainValue, asm.R2, asm.DWord))
+			for i := range l.maps[m.name].value.Words() {
+				l.emit(asm.StoreMem(asm.R1, int16(plainValue+8*i), asm.R2, asm.DWord))
+			}
 		}
 		l.setHome(h, asm.R0)
 		return
@@ -208,11 +112,17 @@ func (l *lowerer) storeMap(s *assignStmt, m *mapExpr) {
 		l.hoist(m)
 		value = &binaryExpr{exprBase: exprBase{span: s.span, typ: resultType(s.op, m.typ, b2t(s.value))}, op: s.op, x: m, y: s.value}
 	}
+	info := l.maps[m.name]
+	if !info.value.isScalar() {
+		l.storeMemory(m, info, value)
+		return
+	}
+	l.hoist(value)
 	if len(m.keys) == 0 {
 		r, release := l.operand(value)
 		release()
 		l.mov(asm.R2, r)
-		l.emit(asm.LoadMapValue(asm.R1, l.maps[m.name].number, 0))
+		l.emit(asm.LoadMapValue(asm.R1, info.number, 0))
 		l.emit(asm.StoreMem(asm.R1, plainValue, asm.R2, asm.DWord))
 		l.present()
 		return
@@ -221,6 +131,27 @@ func (l *lowerer) storeMap(s *assignStmt, m *mapExpr) {
 	v := l.push(8)
 	l.storeValue(v, value)
 	l.update(m, key, v, 0)
+}
+
+// storeMemory assigns what no register holds.
+func (l *lowerer) storeMemory(m *mapExpr, info *mapInfo, value expr) {
+	p := l.newPlace(8 * info.value.Words())
+	l.into(value, p, info.value)
+	if len(m.keys) == 0 {
+		l.emit(asm.LoadMapValue(asm.R1, info.number, 0))
+		l.present()
+		l.mov(asm.R5, asm.R1)
+		l.aluImm(asm.Add, asm.R5, plainValue)
+		l.point(asm.R4, p)
+		l.copyPointed(info.value.Words())
+		return
+	}
+	key := l.key(m)
+	l.emit(bpf.LoadMap(asm.R1, info.number))
+	l.stackAddr(asm.R2, key)
+	l.point(asm.R3, p)
+	l.movImm(asm.R4, 0)
+	l.helper(asm.FnMapUpdateElem)
 }
 
 // present notes that the map without keys whose value r1 points to has one.
@@ -252,8 +183,11 @@ func (l *lowerer) delta(s *assignStmt, m *mapExpr) (expr, bool) {
 // incrementMap is ++ or --; the value of the expression goes to h.
 func (l *lowerer) incrementMap(x *incExpr, h home) {
 	one := uint64(1)
+	if x.typ.Kind == Pointer {
+		one = uint64(x.typ.Elem.memory())
+	}
 	if x.op == tokDec {
-		one = ^uint64(0)
+		one = -one
 	}
 	l.setConst(h, 0) // what is left where the map is full
 	by := &intExpr{exprBase: exprBase{span: x.span, typ: int64Type, con: constant{known: true, u: one}}, value: one}
@@ -268,6 +202,7 @@ func (l *lowerer) incrementMap(x *incExpr, h home) {
 // addTo adds to an entry, which is made if it is not there. What was there
 // before is passed to old; where the map is full nothing is.
 func (l *lowerer) addTo(m *mapExpr, by expr, old func(asm.Register)) {
+	l.hoist(by)
 	done := l.newLabel()
 	frame, spare := l.frame, l.spare
 	delta := l.lasting(by)

@@ -70,14 +70,13 @@ func set(words string) map[string]bool {
 
 var (
 	// functions of bpftrace that do not exist here yet.
-	unsupportedFunctions = set(`assert bswap buf cat elapsed errorf fail find getopt
-		is_array is_err is_integer is_literal is_ptr is_str is_unsigned_integer join len memcmp ntop
-		offsetof pton reg signal signal_thread stack_len static_assert str_concat strcap strcontains strerror
-		strftime strlen strstr system time tseries uaddr unwatch uptr usym ustack warnf write_user
-		errname signal_name container_of config macaddr syscall_name func probe probetype ncpus username ppid pcomm leader_comm leader_tid cpid has_cpid dw_ustack`)
+	unsupportedFunctions = set(`signal signal_thread stack_len strerror tseries uaddr unwatch ustack
+		write_user errname signal_name config syscall_name ppid pcomm leader_comm leader_tid dw_ustack`)
 	// builtins of bpftrace that do not exist here yet.
-	unsupportedBuiltins = set(`args cpid ctx elapsed func leader_comm leader_tid ncpus pcomm ppid
-		probe probetype usermode username ustack dw_ustack numaid config has_cpid`)
+	unsupportedBuiltins = set(`ctx leader_comm leader_tid pcomm ppid ustack dw_ustack numaid config`)
+	// builtins that are known when the script is compiled, and others.
+	constantNames = set("ncpus cpid has_cpid usermode probetype probe")
+	otherBuiltins = set("func elapsed dur username args")
 	// functions and builtins about the kernel.
 	kernelNames = set(`cgroup cgroupid cgroup_path curtask debugf jiffies kaddr kfunc_allowed kfunc_exist kptr kstack
 		ksym override path percpu_kaddr skboutput socket_cookie`)
@@ -86,7 +85,7 @@ var (
 // isValueName reports whether a bare name may be a value, supported or not.
 func isValueName(name string) bool {
 	return name == builtinPid || name == builtinTid || name == builtinComm || name == builtinRetval || helperBuiltins[name].helper != 0 ||
-		isArgName(name) || unsupportedBuiltins[name] || kernelNames[name] || unsupportedFunctions[name] || functions[name] != nil || name == "true" || name == "false"
+		isArgName(name) || constantNames[name] || otherBuiltins[name] || unsupportedBuiltins[name] || kernelNames[name] || unsupportedFunctions[name] || functions[name] != nil || name == "true" || name == "false"
 }
 
 // isWrapped reports whether the name is that of a builtin inside a macro of the

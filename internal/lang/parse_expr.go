@@ -98,14 +98,12 @@ func (p *parser) unary() expr {
 		return p.increment(op, false, x, p.since(start.Start), start)
 	case '*':
 		p.advance()
-		p.unary()
-		p.unsupported(p.since(start.Start), "reading memory through a pointer")
-		return p.bad(p.since(start.Start))
+		x := p.unary()
+		return &derefExpr{exprBase{span: p.since(start.Start)}, x}
 	case '&':
 		p.advance()
-		p.unary()
-		p.unsupported(p.since(start.Start), "the address of a variable or map")
-		return p.bad(p.since(start.Start))
+		x := p.unary()
+		return &addrExpr{exprBase{span: p.since(start.Start)}, x}
 	}
 	return p.postfix(p.primary())
 }
@@ -131,19 +129,20 @@ func (p *parser) postfix(x expr) expr {
 		switch op.kind {
 		case '.', tokArrow:
 			p.advance()
+			f := &fieldExpr{x: x, name: p.tok.text, nameAt: p.tok.span}
 			if !p.is(tokIdent) && !p.is(tokInt) {
 				p.fail("expected the name of a field")
 				return x
 			}
 			p.advance()
-			p.unsupported(p.since(op.span.Start), "fields of structures and tuples")
-			x = p.bad(p.since(start))
+			f.span = p.since(start)
+			x = f
 		case '[':
 			p.advance()
-			p.expression()
+			i := &indexExpr{x: x, index: p.expression()}
 			p.expect(']')
-			p.unsupported(p.since(op.span.Start), "elements of arrays")
-			x = p.bad(p.since(start))
+			i.span = p.since(start)
+			x = i
 		case tokInc, tokDec:
 			p.advance()
 			x = p.increment(op.kind, true, x, p.since(start), op.span)
@@ -165,9 +164,11 @@ func (p *parser) primary() expr {
 	case '(':
 		return p.parenthesis()
 	case '{':
-		p.unsupported(t.span, "blocks as expressions")
-		p.skipBalanced()
-		return p.bad(p.since(t.span.Start))
+		b := p.block()
+		if b == nil {
+			return p.bad(t.span)
+		}
+		return valueOfBlock(b, b.span)
 	case tokIdent:
 		return p.word()
 	case tokMap:
@@ -203,23 +204,29 @@ func (p *parser) word() expr {
 		p.advance()
 		return &boolExpr{exprBase{span: t.span}, t.text == "true"}
 	case "if":
-		p.unsupported(t.span, "if as an expression").Hint("use: condition ? value : other")
-		p.ifStatement()
-		return p.bad(p.since(t.span.Start))
-	case "sizeof", "offsetof", "typeof", "typeinfo":
-		p.unsupported(t.span, t.text)
-		p.advance()
-		if p.is('(') {
-			p.skipBalanced()
+		return p.ifExpression()
+	case "sizeof", "offsetof":
+		if p.peek().kind == '(' {
+			return p.sizeof()
 		}
-		return p.bad(p.since(t.span.Start))
+	case "typeof", "typeinfo":
+		if p.peek().kind == '(' {
+			x := &typeofExpr{ref: p.typeName()}
+			x.span = x.ref.span
+			return x
+		}
 	case "comptime":
-		p.unsupported(t.span, t.text)
 		p.advance()
-		p.unary()
-		return p.bad(p.since(t.span.Start))
+		x := p.unary()
+		return &comptimeExpr{exprBase{span: p.since(t.span.Start)}, x}
+	}
+	if x, ok := p.defined(t); ok {
+		return x
 	}
 	p.advance()
+	if p.is('!') && p.peek().kind == '(' { // name!() calls a macro
+		p.advance()
+	}
 	if !p.is('(') {
 		return &nameExpr{exprBase: exprBase{span: t.span}, name: t.text}
 	}
@@ -231,6 +238,19 @@ func (p *parser) word() expr {
 	p.expect(')')
 	c.span = p.since(t.span.Start)
 	return c
+}
+
+// ifExpression parses "if condition { value } else { value }".
+func (p *parser) ifExpression() expr {
+	start := p.tok.span.Start
+	s := p.ifStatement()
+	if p.failed || s == nil {
+		return p.bad(p.since(start))
+	}
+	if x := valueOfStmt(s); x != nil {
+		return x
+	}
+	return &blockExpr{exprBase: exprBase{span: p.since(start)}, body: &blockStmt{span: p.since(start), stmts: []stmt{s}}}
 }
 
 // list parses expressions with commas between them.
@@ -250,7 +270,7 @@ func (p *parser) mapRef() expr {
 		m.keys = p.list()
 		p.expect(']')
 		if len(m.keys) == 1 {
-			if t, ok := m.keys[0].(*tupleExpr); ok {
+			if t, ok := m.keys[0].(*tupleExpr); ok && t.names == nil && len(t.elems) > 1 {
 				m.keys = t.elems // @m[(a, b)] is @m[a, b]
 			}
 		}
@@ -268,9 +288,7 @@ func (p *parser) parenthesis() expr {
 	}
 	p.advance()
 	if p.is(tokIdent) && p.peek().kind == '=' {
-		p.unsupported(p.tok.span, "records")
-		p.failed = true
-		return p.bad(p.tok.span)
+		return p.record(start)
 	}
 	if p.accept(')') {
 		return &tupleExpr{exprBase: exprBase{span: p.since(start)}}
@@ -289,109 +307,26 @@ func (p *parser) parenthesis() expr {
 	return t
 }
 
-// isCast looks ahead from a '(': a type in parentheses and then the start of
-// an operand is a cast. A name that is a value as well as a word for a type is
-// a value, as in "(pid) * 2".
-func (p *parser) isCast() bool {
-	l := p.lex
-	t := l.next()
-	if t.kind != tokIdent {
-		return false
-	}
-	_, known := typeNames[t.text]
-	switch {
-	case t.text == "struct" || t.text == "union" || t.text == "enum":
-		if t = l.next(); t.kind != tokIdent {
-			return false
+// record parses "name=value, ...)".
+func (p *parser) record(start int) expr {
+	t := &tupleExpr{names: []string{}}
+	for !p.failed && !p.is(')') {
+		name := p.tok
+		if !p.expect(tokIdent) || !p.expect('=') {
+			break
 		}
-		known = true
-	case otherTypes[t.text]:
-		known = true
-	case !known && isValueName(t.text):
-		return false
-	}
-	t = l.next()
-	for suffixed := false; t.kind == '*' || t.kind == '['; suffixed = true {
-		if t.kind == '[' {
-			if t = l.next(); t.kind == tokInt {
-				t = l.next()
-			}
-			if t.kind != ']' {
-				return known && suffixed
+		for _, other := range t.names {
+			if other == name.text {
+				p.diags.Errorf(name.span, "the record has two fields '%s'", name.text)
 			}
 		}
-		t = l.next()
+		t.names, t.nameAt = append(t.names, name.text), append(t.nameAt, name.span)
+		t.elems = append(t.elems, p.expression())
+		if !p.accept(',') {
+			break
+		}
 	}
-	if t.kind != ')' {
-		return false
-	}
-	return known || startsOperand(l.next().kind)
-}
-
-func startsOperand(k tokenKind) bool {
-	switch k {
-	case tokIdent, tokInt, tokString, tokVar, tokMap, tokParam, tokParamCount, '(':
-		return true
-	case '-', '!', '~', '*', '&': // as bpftrace reads them after "(name)"
-		return true
-	}
-	return false
-}
-
-func (p *parser) cast() expr {
-	start := p.tok.span.Start
-	p.advance()
-	c := &castExpr{}
-	c.to, c.typeAt = p.typeName()
 	p.expect(')')
-	c.x = p.unary()
-	c.span = p.since(start)
-	return c
-}
-
-// otherTypes are types of bpftrace that do not exist here.
-var otherTypes = map[string]bool{"string": true, "buffer": true, "inet": true, "void": true, "username": true}
-
-// typeName parses a type and its place.
-func (p *parser) typeName() (Type, diag.Span) {
-	start := p.tok.span.Start
-	what := ""
-	name := p.tok
-	if !p.is(tokIdent) {
-		p.fail("expected a type")
-		return badType, name.span
-	}
-	t, ok := typeNames[name.text]
-	p.advance()
-	switch {
-	case (name.text == "typeof" || name.text == "typeinfo") && p.is('('):
-		what = name.text
-		p.skipBalanced()
-	case name.text == "struct" || name.text == "union" || name.text == "enum":
-		what = "C types"
-		p.expect(tokIdent)
-	case otherTypes[name.text]:
-		what = "the type " + name.text
-	}
-	for p.is('*') || p.is('[') {
-		if p.accept('*') {
-			what = "pointer types"
-			continue
-		}
-		what = "array types"
-		p.skipBalanced()
-	}
-	at := p.since(start)
-	switch {
-	case what != "":
-		p.unsupported(at, what)
-		return badType, at
-	case !ok && !p.failed:
-		d := p.diags.Errorf(at, "unknown type '%s'", name.text)
-		if near := nearest(name.text, typeNames); near != "" {
-			d.Hint("did you mean %s?", near)
-		}
-		return badType, at
-	}
-	return t, at
+	t.span = p.since(start)
+	return t
 }

@@ -70,16 +70,18 @@ func (p *parser) keywordStatement(start diag.Span) (stmt, bool) {
 		r.span = p.since(start.Start)
 		p.endStatement()
 		return r, true
-	case "while", "for", "unroll":
-		p.unsupported(start, p.tok.text+" loops")
-		for !p.is('{') && !p.is('}') && !p.is(';') && !p.is(tokEOF) {
-			p.advance()
-		}
-		if p.is('{') {
-			p.skipBalanced()
-		}
-		return nil, true
-	case "break", "continue", "import":
+	case "while":
+		return p.while(), true
+	case "for":
+		return p.forLoop(), true
+	case "unroll":
+		return p.unroll(), true
+	case "break", "continue":
+		s := &jumpStmt{span: start, again: p.tok.text == "continue"}
+		p.advance()
+		p.endStatement()
+		return s, true
+	case "import":
 		p.unsupported(start, p.tok.text)
 		p.sync()
 		return nil, true
@@ -139,18 +141,19 @@ func (p *parser) simpleStatement() stmt {
 		p.diags.Errorf(x.base().span, "only a variable or a map can be assigned to")
 		return nil
 	}
+	open := !p.is(';')
 	p.endStatement()
-	return branches(x)
+	return branches(x, open)
 }
 
 // branches turns "cond ? x : y" that stands as a statement into an if, where
-// x and y may be calls without a value.
-func branches(x expr) stmt {
+// x and y may be calls without a value. What may be the value of a block stays.
+func branches(x expr, open bool) stmt {
 	c, ok := x.(*condExpr)
-	if !ok {
-		return &exprStmt{x: x}
+	if !ok || c.x == c.cond {
+		return &exprStmt{x: x, open: open}
 	}
-	return &ifStmt{span: c.span, cond: c.cond, then: branches(c.x), els: branches(c.y)}
+	return &ifStmt{span: c.span, cond: c.cond, then: branches(c.x, open), els: branches(c.y, open)}
 }
 
 // let parses "let $name", "let $name: type" and both with "= value".
@@ -168,8 +171,7 @@ func (p *parser) let() stmt {
 	d := &declStmt{v: v}
 	p.advance()
 	if p.accept(':') {
-		d.typeAt = p.tok.span
-		d.typ, d.typeAt = p.typeName()
+		d.ref = p.typeName()
 	}
 	d.span = p.since(start)
 	if !p.is('=') {
@@ -181,6 +183,63 @@ func (p *parser) let() stmt {
 	s.value = p.expression()
 	s.span = p.since(start)
 	p.endStatement()
+	return s
+}
+
+// while parses "while (condition) { statements }".
+func (p *parser) while() stmt {
+	s := &whileStmt{span: p.tok.span}
+	p.advance()
+	s.cond = p.condition()
+	if s.body = p.block(); s.body == nil {
+		return nil
+	}
+	return s
+}
+
+// forLoop parses "for ($v : @map) { }" and "for ($v : from..to) { }". The
+// parentheses may be missing.
+func (p *parser) forLoop() stmt {
+	at := p.tok.span
+	p.advance()
+	open := p.accept('(')
+	v := &varExpr{exprBase: exprBase{span: p.tok.span}, name: p.tok.text}
+	if !p.is(tokVar) {
+		p.fail("expected a variable").Hint("a loop is: for ($kv : @map) { } or for ($i : 0..10) { }")
+		return nil
+	}
+	p.advance()
+	p.expect(':')
+	from := p.unary()
+	m, isMap := from.(*mapExpr)
+	var to expr
+	if !isMap || p.is(tokDotDot) {
+		isMap = false
+		if p.expect(tokDotDot) {
+			to = p.unary()
+		}
+	}
+	if open {
+		p.expect(')')
+	}
+	body := p.block()
+	switch {
+	case body == nil:
+		return nil
+	case isMap:
+		return &eachStmt{span: at, v: v, m: m, body: body}
+	}
+	return &rangeStmt{span: at, v: v, from: from, to: to, body: body}
+}
+
+// unroll parses "unroll (count) { statements }".
+func (p *parser) unroll() stmt {
+	s := &unrollStmt{span: p.tok.span}
+	p.advance()
+	s.count = p.condition()
+	if s.body = p.block(); s.body == nil {
+		return nil
+	}
 	return s
 }
 

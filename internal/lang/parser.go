@@ -25,12 +25,18 @@ type parser struct {
 	tok    token
 	last   int // end of the token before tok
 	depth  int
+	types  *cTypes
 	failed bool
-	lost   bool // a token without an end was seen; brackets may have gone with it
+
+	inMacro   bool
+	defines   map[string]diag.Span // the text of #define
+	expanding map[string]bool
+	skipping  []bool // for each #if: its lines do not count
+	lost      bool   // a token without an end was seen; brackets may have gone with it
 }
 
 func parse(src *diag.Source, diags *diag.Collector, params []string) *scriptNode {
-	p := &parser{src: src, diags: diags, params: params, lex: lexer{text: src.Text}}
+	p := &parser{src: src, diags: diags, params: params, lex: lexer{text: src.Text}, types: newCTypes(), defines: map[string]diag.Span{}}
 	p.skipInterpreterLine()
 	p.advance()
 	return p.script()
@@ -193,7 +199,7 @@ func (p *parser) skipInside() {
 
 // script parses the whole text.
 func (p *parser) script() *scriptNode {
-	s := &scriptNode{}
+	s := &scriptNode{types: p.types}
 	for !p.is(tokEOF) && !p.diags.Full() {
 		start := p.tok.span.Start
 		p.item(s)
@@ -229,12 +235,13 @@ func (p *parser) item(s *scriptNode) {
 	switch {
 	case p.is(tokIllegal) && p.tok.open:
 		p.fail("expected a probe")
-	case p.src.Text[start] == '#':
-		s.foreign = true
-		p.preprocessor()
+	case start < len(p.src.Text) && p.src.Text[start] == '#':
+		p.preprocessor(s)
+	case p.is(';'): // behind a definition
+		p.advance()
 	case p.tok.kind != tokIdent || p.peek().kind == ':':
 		p.probe(s)
-	case p.isWord("config"):
+	case p.isWord("config") && p.peek().kind == '=':
 		p.configBlock(s)
 	case p.isWord("let"):
 		p.mapDeclaration(s)
@@ -245,32 +252,18 @@ func (p *parser) item(s *scriptNode) {
 			p.advance()
 		}
 		p.accept(';')
-	case p.isWord("macro"), p.isWord("fn"):
-		s.foreign = true
-		what := map[string]string{"macro": "macros", "fn": "functions of one's own"}[p.tok.text]
-		p.unsupported(p.tok.span, what)
-		p.skipItem()
-	case p.isWord("struct"), p.isWord("union"), p.isWord("enum"):
-		s.foreign = true
-		p.unsupported(p.tok.span, "C definitions")
-		p.skipItem()
-		if p.isWord("__attribute__") {
-			p.advance()
-			p.skipBalanced()
+	case p.isWord("macro"):
+		p.macroDef(s)
+	case p.isWord("fn"):
+		p.function(s)
+	case p.isWord("struct"), p.isWord("union"), p.isWord("enum"), p.isWord("typedef"):
+		if len(s.probes) > 0 {
+			p.diags.Errorf(p.tok.span, "definitions of C must come before probes")
 		}
-		p.accept(';')
+		p.cDefinition()
 	default:
 		p.probe(s)
 	}
-}
-
-// preprocessor rejects a line that starts with '#'.
-func (p *parser) preprocessor() {
-	start := p.tok.span.Start
-	p.lex.pos = lineEnd(p.src.Text, start)
-	line := strings.TrimSpace(p.src.Text[start:p.lex.pos])
-	p.unsupported(diag.Span{Start: start, End: start + len(line)}, "the C preprocessor")
-	p.advance()
 }
 
 // configBlock parses "config = { name=value; ... }".

@@ -80,8 +80,16 @@ func (b *bench) event(payload []byte) bool {
 
 func show(v Value) string {
 	switch {
+	case v.Elems != nil:
+		var parts []string
+		for _, e := range v.Elems {
+			parts = append(parts, show(e))
+		}
+		return "(" + strings.Join(parts, ",") + ")"
 	case v.Type.Kind == String:
 		return v.Str
+	case v.Str != "":
+		return fmt.Sprintf("%q", v.Str)
 	case v.Type.Kind == Bool:
 		return fmt.Sprint(v.Int != 0)
 	case v.Type.Signed:

@@ -21,6 +21,9 @@ type Script struct {
 	// PrintMapsOnExit tells to print all maps at the end. It is true unless the
 	// script's config block says otherwise.
 	PrintMapsOnExit bool
+
+	scratch    int // bytes of the threads' scratch memory
+	scratchMap int // the number of the map that it is
 }
 
 // MapSpecs are the maps as an arena needs them, by number.
@@ -93,6 +96,7 @@ type Map struct {
 	Type    Type    // of the values, if Plain
 	Buckets Buckets // of Hist and LHist
 	Keys    []Type  // of the parts of a key; empty for a map without keys
+	Hidden  bool    // it is none of the script's, and is not printed
 }
 
 // ActionKind says what an event asks the tracer to do.

@@ -7,17 +7,25 @@ type usage struct {
 	called       bool
 	pid, tid     bool
 	retval       bool // what the function returned
+	loops        bool // or blocks inside expressions
 	vars         []*variable
+	known        map[*variable]bool
 }
 
 // survey goes over a probe in the order of execution. It takes code of both
-// branches of an if as if they came one after the other.
+// branches of an if as if they came one after the other. In a loop everything may
+// come after everything.
 func survey(n *probeNode) *usage {
 	u := &usage{}
 	u.pid, u.tid = uses(n, builtinPid), uses(n, builtinTid)
 	u.called = u.pid || u.tid // the prologue asks for them
-	u.expr(n.predicate)
+	if n.predicate != nil {
+		u.expr(n.predicate)
+	}
 	u.stmt(n.body)
+	if u.loops {
+		u.argAfterCall = u.args && u.called
+	}
 	return u
 }
 
@@ -39,18 +47,53 @@ func uses(n *probeNode, name string) bool {
 	return found
 }
 
+// expr notes what an expression uses. Its calls come before its arguments.
 func (u *usage) expr(x expr) {
 	if x == nil {
 		return
 	}
-	walk(x, func(x expr) { u.called = u.called || hoisted(x) || readsString(x) })
 	walk(x, func(x expr) {
-		if n, ok := x.(*nameExpr); ok && (isArgName(n.name) || n.name == builtinRetval) {
-			u.retval = u.retval || n.name == builtinRetval
-			u.args = true
-			u.argAfterCall = u.argAfterCall || u.called
-		}
+		u.called = u.called || needsCalls(x) || readsString(x)
+		u.loops = u.loops || hasBody(x)
 	})
+	walk(x, u.visit)
+}
+
+// hasBody reports whether an expression has statements.
+func hasBody(x expr) bool {
+	switch x.(type) {
+	case *blockExpr, *fnExpr:
+		return true
+	}
+	return false
+}
+
+// visit notes what one expression uses.
+func (u *usage) visit(x expr) {
+	switch x := x.(type) {
+	case *varExpr:
+		u.variable(x.sym)
+	case *fnExpr:
+		u.variable(x.sym)
+	case *callExpr:
+		if x.name == builtinRetval {
+			u.retval = true
+		}
+		if x.name == "reg" || x.name == "func" || x.name == builtinRetval {
+			u.arg()
+		}
+		u.called = u.called || b2t(x).Kind == None
+	case *nameExpr:
+		if isArgName(x.name) || x.name == builtinRetval || x.name == "args" || x.name == "func" {
+			u.retval = u.retval || x.name == builtinRetval
+			u.arg()
+		}
+	}
+}
+
+func (u *usage) arg() {
+	u.args = true
+	u.argAfterCall = u.argAfterCall || u.called
 }
 
 func (u *usage) stmt(s stmt) {
@@ -65,60 +108,116 @@ func (u *usage) stmt(s stmt) {
 		if s.els != nil {
 			u.stmt(s.els)
 		}
-	case *declStmt:
-		u.variable(s.v.sym)
 	case *assignStmt:
-		if m, ok := s.target.(*mapExpr); ok {
-			for _, k := range m.keys {
-				u.expr(k)
-			}
-		}
-		if call, ok := s.value.(*callExpr); ok {
-			for _, a := range call.args {
-				u.expr(a)
-			}
-		}
+		u.assign(s)
+	default:
+		u.other(s)
+	}
+}
+
+func (u *usage) assign(s *assignStmt) {
+	m, ok := s.target.(*mapExpr)
+	if !ok {
 		u.expr(s.value)
-		if v, ok := s.target.(*varExpr); ok {
-			u.variable(v.sym)
-			return
+		u.expr(s.target)
+		return
+	}
+	for _, k := range m.keys {
+		u.expr(k)
+	}
+	if call, ok := s.value.(*callExpr); ok && aggregations[call.name] != 0 {
+		for _, a := range call.args {
+			u.expr(a)
 		}
-		u.called = true
+	} else {
+		u.expr(s.value)
+	}
+	u.called = true
+}
+
+func (u *usage) other(s stmt) {
+	switch s := s.(type) {
 	case *exprStmt:
 		u.expr(s.x)
-		if c, ok := s.x.(*callExpr); ok && c.name != builtinPid && c.name != builtinTid {
-			u.called = true
+	case *declStmt:
+		u.variable(s.v.sym)
+	case *returnStmt:
+		u.expr(s.value)
+	default:
+		u.loops = true
+		u.called = true
+		if r, ok := s.(*rangeStmt); ok {
+			u.variable(r.end)
+			u.variable(r.count)
 		}
+		walkStmt(s, u.visit)
 	}
 }
 
 func (u *usage) variable(v *variable) {
-	for _, known := range u.vars {
-		if known == v {
-			return
-		}
+	if v == nil || u.known[v] {
+		return
 	}
+	if u.known == nil {
+		u.known = map[*variable]bool{}
+	}
+	u.known[v] = true
 	u.vars = append(u.vars, v)
 }
 
 // walkStmt visits every expression under a statement.
 func walkStmt(s stmt, visit func(expr)) {
+	one := func(x expr) {
+		if x != nil {
+			walk(x, visit)
+		}
+	}
 	switch s := s.(type) {
 	case *blockStmt:
 		for _, s := range s.stmts {
 			walkStmt(s, visit)
 		}
 	case *ifStmt:
-		walk(s.cond, visit)
+		one(s.cond)
 		walkStmt(s.then, visit)
 		if s.els != nil {
 			walkStmt(s.els, visit)
 		}
 	case *assignStmt:
-		walk(s.target, visit)
-		walk(s.value, visit)
+		one(s.target)
+		one(s.value)
 	case *exprStmt:
-		walk(s.x, visit)
+		one(s.x)
+	case *declStmt:
+		one(s.v)
+	case *returnStmt:
+		one(s.value)
+	default:
+		walkLoop(s, visit)
+	}
+}
+
+func walkLoop(s stmt, visit func(expr)) {
+	switch s := s.(type) {
+	case *whileStmt:
+		walk(s.cond, visit)
+		walkStmt(s.body, visit)
+	case *rangeStmt:
+		for _, v := range []*variable{s.end, s.count} {
+			visit(&varExpr{exprBase: exprBase{typ: int64Type}, sym: v})
+		}
+		walk(s.v, visit)
+		walk(s.from, visit)
+		walk(s.to, visit)
+		walkStmt(s.body, visit)
+	case *eachStmt:
+		walk(s.v, visit)
+		walkStmt(s.body, visit)
+	case *unrollStmt:
+		walk(s.count, visit)
+		for _, b := range s.copies {
+			walkStmt(b, visit)
+		}
 	}
 }
 
@@ -146,13 +245,60 @@ func children(x expr, visit func(expr)) {
 		visit(x.y)
 	case *condExpr:
 		visit(x.cond)
-		visit(x.x)
+		if x.x != x.cond {
+			visit(x.x)
+		}
 		visit(x.y)
 	case *castExpr:
 		visit(x.x)
 	case *incExpr:
 		visit(x.x)
+	default:
+		childrenOf(x, visit)
 	}
+}
+
+func childrenOf(x expr, visit func(expr)) {
+	switch x := x.(type) {
+	case *tupleExpr:
+		for _, e := range x.elems {
+			visit(e)
+		}
+	case *fieldExpr:
+		visit(x.x)
+	case *indexExpr:
+		visit(x.x)
+		visit(x.index)
+	case *derefExpr:
+		visit(x.x)
+	case *addrExpr:
+		visit(x.x)
+	case *comptimeExpr:
+		visit(x.x)
+	case *blockExpr:
+		walkStmtTop(x.body, visit)
+		if x.value != nil {
+			visit(x.value)
+		}
+	case *fnExpr:
+		for _, p := range x.params {
+			visit(p.target)
+			visit(p.value)
+		}
+		walkStmtTop(x.body, visit)
+	}
+}
+
+// walkStmtTop visits the expressions of statements, each once, without those under
+// them.
+func walkStmtTop(s stmt, visit func(expr)) {
+	under := map[expr]bool{}
+	walkStmt(s, func(x expr) {
+		if !under[x] {
+			visit(x)
+		}
+		children(x, func(y expr) { under[y] = true })
+	})
 }
 
 // pure reports whether computing the expression changes nothing.
@@ -160,10 +306,10 @@ func pure(x expr) bool {
 	p := true
 	walk(x, func(x expr) {
 		switch x := x.(type) {
-		case *incExpr:
+		case *incExpr, *blockExpr, *fnExpr:
 			p = false
 		case *callExpr:
-			p = p && x.name != "delete"
+			p = p && x.name != "delete" && b2t(x).Kind != None
 		}
 	})
 	return p
@@ -186,6 +332,8 @@ func mentionsLate(x expr, v *variable) bool {
 		case *castExpr:
 			x = y.x
 			continue
+		case *fieldExpr:
+			return false
 		case *binaryExpr:
 			if isCondition(y.op) {
 				break // the result is written last

@@ -45,8 +45,10 @@ func (s *Session) Run(ctx context.Context) (err error) {
 	}
 	if s.config.Script.PrintMapsOnExit {
 		s.check(s.config.Sink.End())
-		for i := range s.config.Script.Maps {
-			s.printMap(i, 0, 0)
+		for i, m := range s.config.Script.Maps {
+			if !m.Hidden {
+				s.printMap(i, 0, 0)
+			}
 		}
 	}
 	if o := s.config.Object; o != nil {

@@ -1,0 +1,441 @@
+package lang
+
+import (
+	"net/netip"
+	"runtime"
+	"strconv"
+	"strings"
+
+	"trapless/internal/bpf"
+)
+
+// maxStack is the largest number of frames of a stack.
+const maxStack = 127
+
+// functionCall types the calls that call leaves.
+func (c *checker) functionCall(x *callExpr) Type {
+	switch x.name {
+	case "errorf", "warnf", "cat", "system":
+		c.printf(x)
+		return noneType
+	case "time":
+		return c.timeCall(x)
+	case "join":
+		return c.join(x)
+	case "fail", "static_assert":
+		return c.staticCheck(x)
+	case "str":
+		return c.str(x)
+	case "strncmp":
+		return c.strncmp(x)
+	case "strcontains", "strstr", "memcmp", "str_concat", "strlen", "strcap":
+		return c.stringCall(x)
+	case "delete", "has_key":
+		return c.entryCall(x)
+	case "buf":
+		return c.buf(x)
+	case "len":
+		return c.len(x)
+	case "getopt":
+		return c.getopt(x)
+	case "nsecs":
+		return c.nsecs(x)
+	case "reg":
+		return c.reg(x)
+	}
+	return c.convertCall(x)
+}
+
+// convertCall types calls that make another kind of value of a number or of an
+// array, and those that say what an expression is.
+func (c *checker) convertCall(x *callExpr) Type {
+	if strings.HasPrefix(x.name, "is_") {
+		return c.isCall(x)
+	}
+	if x.name == "strftime" {
+		return c.strftime(x)
+	}
+	if x.name == "container_of" {
+		return c.containerOf(x)
+	}
+	arg := x.args[len(x.args)-1]
+	t := c.value(arg)
+	if t.Kind == bad {
+		return badType
+	}
+	switch x.name {
+	case "pton":
+		return c.pton(x, arg.base())
+	case "usym", "bswap", "uptr":
+		if t.Kind != Int && t.Kind != Pointer {
+			c.diags.Errorf(arg.base().span, "%s() takes an integer or a pointer, this is %s", x.name, t.a())
+			return badType
+		}
+		switch x.name {
+		case "usym":
+			return Type{Kind: Symbol, Size: 8}
+		case "uptr":
+			return t
+		}
+		x.foldSwap(t)
+		return intType(max(t.Size, 1), false)
+	case "macaddr":
+		if t.Kind != Pointer && t.memory() != 6 {
+			c.diags.Errorf(arg.base().span, "macaddr() takes an array of 6 bytes, this is %s", t.a())
+			return badType
+		}
+		return Type{Kind: MAC}
+	}
+	if len(x.args) == 2 { // ntop
+		c.value(x.args[0])
+	}
+	if n := t.memory(); t.Kind != Int && n != 4 && n != 16 || t.Kind == String && t.Len == 0 {
+		c.diags.Errorf(arg.base().span, "ntop() takes an integer, or an array of 4 or 16 bytes, this is %s", t.a())
+		return badType
+	}
+	return Type{Kind: Inet}
+}
+
+// foldSwap swaps the bytes of what is known.
+func (x *callExpr) foldSwap(t Type) {
+	con := x.args[0].base().con
+	if !con.known {
+		return
+	}
+	out := uint64(0)
+	for i := range int(t.Size) {
+		out = out<<8 | con.u>>(8*i)&0xff
+	}
+	x.con = constant{known: true, u: out}
+}
+
+// isCall is a question about an expression, answered at compile time.
+func (c *checker) isCall(x *callExpr) Type {
+	t := c.value(x.args[0])
+	if t.Kind == bad {
+		return badType
+	}
+	yes := map[string]bool{
+		"is_array": t.Kind == Array, "is_integer": t.Kind == Int, "is_ptr": t.Kind == Pointer, "is_str": t.Kind == String,
+		"is_unsigned_integer": t.Kind == Int && !t.Signed, "is_literal": x.args[0].base().con.literal,
+	}[x.name]
+	x.con = constant{known: true, literal: true, u: b2u(yes)}
+	return boolType
+}
+
+// text is the value of an argument that must be a literal string.
+func (c *checker) text(x expr, what string) (string, bool) {
+	t := c.value(x)
+	b := x.base()
+	if t.Kind == bad {
+		return "", false
+	}
+	if t.Kind != String || !b.con.known {
+		c.diags.Errorf(b.span, "the %s is a string literal", what)
+		return "", false
+	}
+	return b.con.s, true
+}
+
+func (c *checker) timeCall(x *callExpr) Type {
+	if len(x.args) == 1 {
+		c.text(x.args[0], "format of time()")
+	}
+	return noneType
+}
+
+func (c *checker) join(x *callExpr) Type {
+	t := c.value(x.args[0])
+	if t.Kind != Int && t.Kind != Pointer && t.Kind != bad {
+		c.diags.Errorf(x.args[0].base().span, "join() takes a pointer to pointers to strings, this is %s", t.a())
+	}
+	if len(x.args) == 2 {
+		c.text(x.args[1], "separator of join()")
+	}
+	return noneType
+}
+
+// staticCheck is fail(), and static_assert() whose condition is false.
+func (c *checker) staticCheck(x *callExpr) Type {
+	if x.name == "static_assert" {
+		t := c.value(x.args[0])
+		message, ok := c.text(x.args[1], "message of static_assert()")
+		con := x.args[0].base().con
+		switch {
+		case t.Kind == bad || !ok:
+		case !con.known:
+			c.diags.Errorf(x.args[0].base().span, "the condition is not known at compile time")
+		case con.u == 0:
+			c.diags.Errorf(x.span, "%s", message)
+		}
+		return noneType
+	}
+	c.printf(x)
+	for _, a := range x.args[1:] {
+		if !a.base().con.known {
+			c.diags.Errorf(a.base().span, "the arguments of fail() are literals")
+			return noneType
+		}
+	}
+	text, _ := c.text(x.args[0], "format of fail()")
+	c.diags.Errorf(x.span, "%s", text)
+	return noneType
+}
+
+// strftime is a time that is printed as a date.
+func (c *checker) strftime(x *callExpr) Type {
+	format, ok := c.text(x.args[0], "format of strftime()")
+	t := c.value(x.args[1])
+	switch {
+	case !ok || t.Kind == bad:
+		return badType
+	case t.Kind != Int:
+		c.diags.Errorf(x.args[1].base().span, "strftime() takes a number of nanoseconds, this is %s", t.a())
+		return badType
+	case x.args[1].base().con.literal && x.args[1].base().negative():
+		c.diags.Errorf(x.args[1].base().span, "a time is not negative")
+		return badType
+	}
+	return Type{Kind: Time, Size: 8, Format: format}
+}
+
+// pton is the bytes of an address of the internet.
+func (c *checker) pton(x *callExpr, b *exprBase) Type {
+	if b.typ.Kind != String || !b.con.known {
+		c.diags.Errorf(b.span, "pton() takes a string literal")
+		return badType
+	}
+	a, err := netip.ParseAddr(b.con.s)
+	if err != nil || a.Zone() != "" {
+		c.diags.Errorf(b.span, "'%s' is no address of the internet", b.con.s)
+		return badType
+	}
+	x.con = constant{known: true, s: string(a.AsSlice())}
+	elem := intType(1, false)
+	return Type{Kind: Array, Count: len(x.con.s), Elem: &elem}
+}
+
+// buf reads bytes.
+func (c *checker) buf(x *callExpr) Type {
+	t := c.value(x.args[0])
+	limit := min(textType(c.config.maxStrlen).Len, maxString)
+	switch {
+	case t.Kind == bad:
+		return badType
+	case t.Kind == Array || t.Kind == String:
+		limit = min(limit, alignUp(t.memory(), 8))
+	case t.Kind != Int && t.Kind != Pointer || len(x.args) < 2:
+		c.diags.Errorf(x.span, "buf() takes an array, or a pointer and a length")
+		return badType
+	}
+	if len(x.args) == 2 {
+		n := c.value(x.args[1])
+		con := x.args[1].base().con
+		switch {
+		case n.Kind == bad:
+			return badType
+		case n.Kind != Int:
+			c.diags.Errorf(x.args[1].base().span, "a length is an integer, this is %s", n.a())
+			return badType
+		case con.known && (int64(con.u) < 0 || con.literal && con.u == 0):
+			c.diags.Errorf(x.args[1].base().span, "buf() reads at least one byte")
+			return badType
+		case con.known:
+			limit = min(limit, max(8, alignUp(int(min(con.u, maxString)), 8)))
+		}
+	}
+	return Type{Kind: Buffer, Len: limit}
+}
+
+// len is the number of entries of a map, of frames or of elements.
+func (c *checker) len(x *callExpr) Type {
+	if m, ok := x.args[0].(*mapExpr); ok && !m.indexed {
+		info := c.usedMap(m)
+		switch {
+		case info == nil:
+			return badType
+		case len(info.keys) > 0:
+			c.diags.Errorf(x.span, "not supported yet: len() of a map")
+			return badType
+		}
+	}
+	t := c.value(x.args[0])
+	switch t.Kind {
+	case bad:
+		return badType
+	case Stack:
+		c.diags.Errorf(x.span, "not supported yet: len() of a stack")
+		return badType
+	case Array:
+		x.con = constant{known: true, u: uint64(t.Count)}
+		return int64Type
+	}
+	c.diags.Errorf(x.args[0].base().span, "len() takes a map or a stack, this is %s", t.a())
+	return badType
+}
+
+// getopt is an option that follows the script on the command line: --name=value.
+func (c *checker) getopt(x *callExpr) Type {
+	name, ok := c.text(x.args[0], "name of an option")
+	def := exprBase{typ: boolType, con: constant{known: true, literal: true}}
+	if len(x.args) > 1 {
+		c.value(x.args[1])
+		def = *x.args[1].base()
+	}
+	if len(x.args) > 2 {
+		c.text(x.args[2], "description of an option")
+	}
+	if !ok || def.typ.Kind == bad {
+		return badType
+	}
+	if !def.con.literal {
+		c.diags.Errorf(x.args[1].base().span, "the default of an option is a literal")
+		return badType
+	}
+	x.con = def.con
+	value, given := c.opts.Named[name]
+	if !given {
+		return def.typ
+	}
+	switch def.typ.Kind {
+	case Bool:
+		on, ok := map[string]bool{"": true, "1": true, "true": true, "0": false, "false": false}[value]
+		if !ok {
+			c.diags.Errorf(x.span, "the option --%s is true or false, not '%s'", name, value)
+		}
+		x.con.u = b2u(on)
+	case String:
+		x.con.s = value
+		return textType(len(value))
+	default:
+		positive, negative := strings.CutPrefix(value, "-")
+		u, err := parseInt(positive)
+		if err != nil {
+			c.diags.Errorf(x.span, "the option --%s is a number, not '%s'", name, value)
+			return badType
+		}
+		if x.setLiteral(literalType(u), u); negative {
+			x.setLiteral(negativeType(-int64(u)), -u)
+		}
+		return x.typ
+	}
+	return def.typ
+}
+
+// clocks are those of nsecs().
+var clocks = set("monotonic boot tai sw_tai")
+
+func (c *checker) nsecs(x *callExpr) Type {
+	if len(x.args) == 0 {
+		return uint64Type
+	}
+	name, ok := x.args[0].(*nameExpr)
+	switch {
+	case !ok || !clocks[name.name]:
+		c.diags.Errorf(x.args[0].base().span, "unknown clock").Hint("nsecs takes monotonic, boot, tai or sw_tai")
+		return badType
+	case name.name == "tai" || name.name == "sw_tai":
+		c.diags.Errorf(x.args[0].base().span, "not supported yet: the clock %s", name.name)
+		return badType
+	}
+	return uint64Type
+}
+
+// registers are the offsets of registers in the context by their names.
+var registers = map[string]int16{
+	"r15": bpf.PtRegsR15, "r14": bpf.PtRegsR14, "r13": bpf.PtRegsR13, "r12": bpf.PtRegsR12, "bp": bpf.PtRegsBP, "bx": bpf.PtRegsBX,
+	"r11": bpf.PtRegsR11, "r10": bpf.PtRegsR10, "r9": bpf.PtRegsR9, "r8": bpf.PtRegsR8, "ax": bpf.PtRegsAX, "cx": bpf.PtRegsCX,
+	"dx": bpf.PtRegsDX, "si": bpf.PtRegsSI, "di": bpf.PtRegsDI, "ip": bpf.PtRegsIP, "sp": bpf.PtRegsSP,
+}
+
+func (c *checker) reg(x *callExpr) Type {
+	name, ok := c.text(x.args[0], "name of a register")
+	if !ok {
+		return badType
+	}
+	if _, ok := registers[name]; !ok {
+		d := c.diags.Errorf(x.args[0].base().span, "unknown register '%s'", name)
+		if near := nearest(name, registers); near != "" {
+			d.Hint("did you mean %s?", near)
+		} else {
+			d.Hint("as in reg(\"ip\"), reg(\"sp\"), reg(\"ax\")")
+		}
+		return badType
+	}
+	for _, a := range c.probe.attach {
+		if a.Kind != Uprobe && a.Kind != Uretprobe {
+			c.diags.Errorf(x.span, "there are registers only in probes of the target").Note(a.Span, "this is none")
+			return badType
+		}
+	}
+	return uint64Type
+}
+
+// containerOf is the address of the struct whose member is pointed to.
+func (c *checker) containerOf(x *callExpr) Type {
+	t := c.value(x.args[0])
+	of, ok1 := x.args[1].(*typeofExpr)
+	member := strings.ReplaceAll(c.diags.Source.Slice(x.args[2].base().span), " ", "")
+	if !ok1 {
+		if n, ok := x.args[1].(*nameExpr); ok {
+			of, ok1 = &typeofExpr{ref: &typeRef{span: n.span, name: n.name}}, true
+		}
+	}
+	if !ok1 {
+		c.diags.Errorf(x.args[1].base().span, "container_of() takes a type: typeof(struct name)")
+		return badType
+	}
+	whole := c.resolve(of.ref)
+	if t.Kind == bad || whole.Kind == bad {
+		return badType
+	}
+	n, ok := c.offsetof(x.span, whole, strings.Split(member, "."))
+	if !ok {
+		return badType
+	}
+	x.offset = n
+	return pointerTo(whole)
+}
+
+// constantBuiltin are builtins that are known when the script is compiled.
+func (c *checker) constantBuiltin(name string, b *exprBase) (Type, bool) {
+	if len(c.probe.attach) == 0 { // they were reported
+		return badType, true
+	}
+	switch name {
+	case "ncpus":
+		n := uint64(runtime.NumCPU())
+		b.setLiteral(literalType(n), n)
+	case "cpid":
+		if c.opts.Child == 0 {
+			c.diags.Warnf(b.span, "there is no child process, so cpid is 0").Hint("-c COMMAND starts one")
+		}
+		b.setLiteral(intType(4, false), uint64(c.opts.Child))
+	case "has_cpid":
+		b.setLiteral(boolType, b2u(c.opts.Child != 0))
+	case "usermode":
+		b.setLiteral(intType(1, false), 1)
+	case "probetype":
+		kind := c.probe.attach[0].Kind
+		text := kind.String()
+		if kind == Begin || kind == End {
+			text = "special"
+		}
+		b.setString(text)
+	case "probe":
+		b.setString(c.probe.attach[0].full())
+	default:
+		return badType, false
+	}
+	return b.typ, true
+}
+
+// full is the attach point with the whole name of its provider.
+func (a *AttachPoint) full() string {
+	_, rest, found := strings.Cut(a.Text, ":")
+	switch {
+	case !found || a.Kind == Begin || a.Kind == End:
+		return a.Kind.String()
+	}
+	return a.Kind.String() + ":" + strings.ReplaceAll(rest, strconv.Quote("")[:1], "")
+}

@@ -1,0 +1,545 @@
+package lang
+
+import (
+	"fmt"
+
+	"trapless/internal/diag"
+)
+
+// expander copies the tree of a probe and puts in the bodies of macros and of
+// functions where they are called. Each use is a copy of its own: the checker
+// gives it types of its own.
+type expander struct {
+	diags  *diag.Collector
+	macros map[string][]*macroNode
+	fns    map[string]*fnNode
+	depth  int
+	nodes  int
+	full   bool
+
+	// While the body of a macro is copied:
+	macro *macroNode
+	args  map[string]expr   // what its parameters stand for, by "name", "$name" and "@name"
+	names map[string]string // its variables, renamed
+	outer *expander         // for the arguments
+	at    *diag.Span        // all is said to be here, in a macro of the prelude
+	stack []string          // the macros and functions that are being put in
+	fn    *fnExpr           // the function that a return leaves
+
+	elapsed, dur bool // they are used
+}
+
+const (
+	maxExpansion = 1 << 16 // nodes that expansion may make
+	maxMacros    = 64      // macros and functions inside one another
+)
+
+// expand puts macros and functions in everywhere.
+func expand(n *scriptNode, diags *diag.Collector) {
+	e := &expander{diags: diags, macros: map[string][]*macroNode{}, fns: map[string]*fnNode{}}
+	for _, m := range n.macros {
+		for _, other := range e.macros[m.name] {
+			if sameSignature(m, other) {
+				diags.Errorf(m.span, "macro %s is defined twice with these parameters", m.name).Note(other.span, "here")
+			}
+		}
+		e.macros[m.name] = append(e.macros[m.name], m)
+	}
+	for _, m := range prelude() {
+		e.macros[m.name] = append(e.macros[m.name], m)
+	}
+	for _, f := range n.fns {
+		if e.fns[f.name] != nil {
+			diags.Errorf(f.span, "function %s is defined twice", f.name).Note(e.fns[f.name].span, "here")
+		}
+		e.fns[f.name] = f
+	}
+	var probes []*probeNode
+	for _, p := range n.probes {
+		e.dur = false
+		p.predicate = e.expr(p.predicate)
+		p.body = e.block(p.body)
+		if e.dur {
+			probes = append(probes, e.noteEntry(p))
+		}
+		probes = append(probes, p)
+	}
+	n.probes = probes
+	e.noteStart(n)
+}
+
+func sameSignature(a, b *macroNode) bool {
+	if len(a.params) != len(b.params) {
+		return false
+	}
+	for i := range a.params {
+		if fmt.Sprintf("%T", a.params[i]) != fmt.Sprintf("%T", b.params[i]) {
+			return false
+		}
+	}
+	return true
+}
+
+// span is where a copied node is.
+func (e *expander) span(s diag.Span) diag.Span {
+	if e.at != nil {
+		return *e.at
+	}
+	return s
+}
+
+func (e *expander) base(b *exprBase) exprBase {
+	out := *b
+	out.span = e.span(b.span)
+	return out
+}
+
+// room counts nodes and reports, once, when there are too many.
+func (e *expander) room(at diag.Span) bool {
+	root := e
+	for root.outer != nil {
+		root = root.outer
+	}
+	root.nodes++
+	if root.nodes > maxExpansion && !root.full {
+		root.full = true
+		e.diags.Errorf(e.span(at), "macros and functions make the script too long")
+	}
+	return !root.full
+}
+
+func (e *expander) exprs(xs []expr) []expr {
+	if xs == nil {
+		return nil
+	}
+	out := make([]expr, len(xs))
+	for i, x := range xs {
+		out[i] = e.expr(x)
+	}
+	return out
+}
+
+// expr copies an expression.
+func (e *expander) expr(x expr) expr {
+	if x == nil {
+		return nil
+	}
+	b := e.base(x.base())
+	if !e.room(b.span) {
+		return &badExpr{exprBase{span: b.span, typ: badType}}
+	}
+	switch x := x.(type) {
+	case *intExpr:
+		return &intExpr{b, x.value}
+	case *boolExpr:
+		return &boolExpr{b, x.value}
+	case *strExpr:
+		return &strExpr{b, x.value}
+	case *varExpr:
+		return e.variable(x, b)
+	case *mapExpr:
+		return e.mapRef(x, b)
+	case *nameExpr:
+		return e.name(x, b)
+	case *paramExpr:
+		return &paramExpr{b, x.number}
+	case *paramCountExpr:
+		return &paramCountExpr{b}
+	case *callExpr:
+		return e.call(x, b)
+	case *unaryExpr:
+		return &unaryExpr{b, x.op, e.expr(x.x)}
+	case *binaryExpr:
+		return &binaryExpr{b, x.op, e.span(x.opAt), e.expr(x.x), e.expr(x.y)}
+	case *condExpr:
+		c := &condExpr{exprBase: b, cond: e.expr(x.cond)}
+		if c.x = c.cond; x.x != x.cond {
+			c.x = e.expr(x.x)
+		}
+		c.y = e.expr(x.y)
+		return c
+	case *castExpr:
+		return &castExpr{b, e.typeRef(x.ref), x.to, e.expr(x.x)}
+	case *incExpr:
+		return &incExpr{b, x.op, x.post, e.expr(x.x)}
+	}
+	return e.compound(x, b)
+}
+
+// compound copies the expressions that expr leaves.
+func (e *expander) compound(x expr, b exprBase) expr {
+	switch x := x.(type) {
+	case *tupleExpr:
+		return &tupleExpr{b, e.exprs(x.elems), x.names, x.nameAt}
+	case *fieldExpr:
+		return &fieldExpr{exprBase: b, x: e.expr(x.x), name: x.name, nameAt: e.span(x.nameAt)}
+	case *indexExpr:
+		return &indexExpr{b, e.expr(x.x), e.expr(x.index)}
+	case *derefExpr:
+		return &derefExpr{b, e.expr(x.x)}
+	case *addrExpr:
+		return &addrExpr{b, e.expr(x.x)}
+	case *blockExpr:
+		return &blockExpr{b, e.block(x.body), e.expr(x.value)}
+	case *sizeofExpr:
+		return &sizeofExpr{b, e.typeRef(x.ref), e.expr(x.x), x.offset, x.fields}
+	case *typeofExpr:
+		return &typeofExpr{b, e.typeRef(x.ref)}
+	case *comptimeExpr:
+		return &comptimeExpr{b, e.expr(x.x)}
+	case *fnExpr:
+		out := &fnExpr{exprBase: b, name: x.name, result: x.result}
+		in := *e
+		in.fn = out
+		for _, p := range x.params {
+			out.params = append(out.params, in.stmt(p).(*assignStmt))
+		}
+		out.body = in.block(x.body)
+		return out
+	}
+	return &badExpr{b}
+}
+
+// typeRef copies a type. A name may be a parameter of the macro that stands for
+// a type.
+func (e *expander) typeRef(t *typeRef) *typeRef {
+	if t == nil {
+		return nil
+	}
+	out := *t
+	out.span, out.of, out.in = e.span(t.span), e.expr(t.of), e.typeRef(t.in)
+	if arg := e.args[t.name]; arg != nil && t.tag == "" && t.of == nil {
+		if of, ok := e.outer.expr(arg).(*typeofExpr); ok {
+			out.name, out.in = "", of.ref
+			return &out
+		}
+		out.name, out.of = "", e.outer.expr(arg)
+	}
+	return &out
+}
+
+// variable copies a variable. Those of a macro's own are renamed.
+func (e *expander) variable(x *varExpr, b exprBase) expr {
+	if e.macro == nil {
+		return &varExpr{exprBase: b, name: x.name}
+	}
+	if arg := e.args["$"+x.name]; arg != nil {
+		return e.outer.expr(arg)
+	}
+	name, ok := e.names[x.name]
+	if !ok {
+		name = fmt.Sprintf("%s (of %s, %d)", x.name, e.macro.name, e.count())
+		e.names[x.name] = name
+	}
+	return &varExpr{exprBase: b, name: name}
+}
+
+// count numbers the variables of macros.
+func (e *expander) count() int {
+	root := e
+	for root.outer != nil {
+		root = root.outer
+	}
+	root.depth++
+	return root.depth
+}
+
+func (e *expander) mapRef(x *mapExpr, b exprBase) expr {
+	m := &mapExpr{exprBase: b, name: x.name, keys: e.exprs(x.keys), indexed: x.indexed, nameAt: e.span(x.nameAt)}
+	if e.macro == nil {
+		return m
+	}
+	arg, ok := e.args["@"+x.name].(*mapExpr)
+	if !ok {
+		e.diags.Errorf(b.span, "@%s is not passed to the macro %s", x.name, e.macro.name).Hint("make it a parameter")
+		return m
+	}
+	m.name = e.outer.expr(arg).(*mapExpr).name
+	return m
+}
+
+// name copies a bare name, which may be a parameter of the macro or a macro
+// without parameters.
+func (e *expander) name(x *nameExpr, b exprBase) expr {
+	if arg := e.args[x.name]; arg != nil {
+		return e.outer.expr(arg)
+	}
+	if m := e.find(x.name, nil); m != nil {
+		return e.putIn(m, nil, b)
+	}
+	if x := e.builtinOf(x.name, x.span); x != nil {
+		return x
+	}
+	return &nameExpr{exprBase: b, name: x.name}
+}
+
+// call copies a call, or puts in what is called.
+func (e *expander) call(x *callExpr, b exprBase) expr {
+	if m := e.find(x.name, x.args); m != nil {
+		return e.putIn(m, x.args, b)
+	}
+	if f := e.fns[x.name]; f != nil {
+		return e.callFn(f, x, b)
+	}
+	if y := e.builtinOf(x.name, x.span); y != nil && len(x.args) == 0 {
+		return y
+	}
+	if own := e.macros[x.name]; len(own) > 0 && !own[0].builtin && functions[x.name] == nil && !isValueName(x.name) && !e.inside(x.name) {
+		d := e.diags.Errorf(b.span, "the macro %s does not take these arguments", x.name)
+		for _, m := range own {
+			d.Note(m.span, "it is defined here")
+		}
+		return &badExpr{exprBase{span: b.span, typ: badType}}
+	}
+	return &callExpr{exprBase: b, name: x.name, nameAt: e.span(x.nameAt), args: e.exprs(x.args)}
+}
+
+func (e *expander) inside(name string) bool {
+	for _, s := range e.stack {
+		if s == name {
+			return true
+		}
+	}
+	return false
+}
+
+// find finds the macro that takes the arguments: the one whose parameters say
+// most about them.
+func (e *expander) find(name string, args []expr) *macroNode {
+	var best *macroNode
+	most := -1
+	for _, m := range e.macros[name] {
+		if n := e.suits(m, args); n > most {
+			best, most = m, n
+		}
+	}
+	return best
+}
+
+// suits counts the parameters that are a variable or map, or is -1 if the macro
+// does not take the arguments.
+func (e *expander) suits(m *macroNode, args []expr) int {
+	if len(args) != len(m.params) {
+		return -1
+	}
+	exact := 0
+	for i, p := range m.params {
+		arg := args[i]
+		switch a := arg.(type) {
+		case *varExpr:
+			if e.args["$"+a.name] != nil {
+				arg = e.args["$"+a.name]
+			}
+		case *nameExpr:
+			if e.args[a.name] != nil {
+				arg = e.args[a.name]
+			}
+		}
+		switch p.(type) {
+		case *varExpr:
+			if _, ok := arg.(*varExpr); !ok {
+				return -1
+			}
+			exact++
+		case *mapExpr:
+			if a, ok := arg.(*mapExpr); !ok || a.indexed {
+				return -1
+			}
+			exact++
+		}
+	}
+	return exact
+}
+
+// nested is an expander for the body of a macro or function, nil if there are
+// too many inside one another.
+func (e *expander) nested(name string, b *exprBase) *expander {
+	if e.inside(name) || len(e.stack) > maxMacros {
+		e.diags.Errorf(b.span, "%s calls itself, which is not possible", name)
+		return nil
+	}
+	return &expander{
+		diags: e.diags, macros: e.macros, fns: e.fns, outer: e, at: e.at, fn: e.fn,
+		args: map[string]expr{}, names: map[string]string{}, stack: append(append([]string(nil), e.stack...), name),
+	}
+}
+
+// putIn is a macro's body with its arguments.
+func (e *expander) putIn(m *macroNode, args []expr, b exprBase) expr {
+	in := e.nested(m.name, &b)
+	if in == nil {
+		return &badExpr{exprBase{span: b.span, typ: badType}}
+	}
+	in.macro = m
+	if m.builtin {
+		in.at = &b.span
+	}
+	for i, p := range m.params {
+		switch p := p.(type) {
+		case *varExpr:
+			in.args["$"+p.name] = args[i]
+		case *mapExpr:
+			in.args["@"+p.name] = args[i]
+		case *nameExpr:
+			in.args[p.name] = args[i]
+		}
+	}
+	x := valueOfBlock(in.block(m.body), b.span)
+	if len(x.body.stmts) == 0 && x.value != nil {
+		return x.value
+	}
+	return x
+}
+
+// callFn is a call of a function of the script's own: its parameters are
+// variables that are assigned the arguments.
+func (e *expander) callFn(f *fnNode, x *callExpr, b exprBase) expr {
+	in := e.nested(f.name, &b)
+	bad := &badExpr{exprBase{span: b.span, typ: badType}}
+	if in == nil {
+		return bad
+	}
+	if len(x.args) != len(f.params) {
+		e.diags.Errorf(b.span, "%s() takes %d arguments, not %d", f.name, len(f.params), len(x.args)).Note(f.span, "it is defined here")
+		return bad
+	}
+	in.macro = &macroNode{name: f.name}
+	call := &fnExpr{exprBase: b, name: f.name, result: f.result}
+	in.fn = call
+	for i, p := range f.params {
+		d := in.stmt(p).(*declStmt)
+		call.params = append(call.params, &assignStmt{span: x.args[i].base().span, opAt: b.span, target: d.v, value: e.expr(x.args[i]), decl: d})
+	}
+	call.body = in.block(f.body)
+	return call
+}
+
+func (e *expander) block(b *blockStmt) *blockStmt {
+	if b == nil {
+		return nil
+	}
+	out := &blockStmt{span: e.span(b.span)}
+	for _, s := range b.stmts {
+		out.stmts = append(out.stmts, e.stmt(s))
+	}
+	return out
+}
+
+// stmt copies a statement.
+func (e *expander) stmt(s stmt) stmt {
+	switch s := s.(type) {
+	case *blockStmt:
+		return e.block(s)
+	case *exprStmt:
+		return e.exprStmt(s)
+	case *assignStmt:
+		out := &assignStmt{span: e.span(s.span), op: s.op, opAt: e.span(s.opAt)}
+		if s.decl != nil {
+			out.decl = e.stmt(s.decl).(*declStmt)
+			out.target, out.value = out.decl.v, e.expr(s.value)
+			return out
+		}
+		out.target, out.value = e.expr(s.target), e.expr(s.value)
+		return out
+	case *declStmt:
+		v, ok := e.expr(s.v).(*varExpr)
+		if !ok { // it cannot be made by its name
+			v = &varExpr{exprBase: e.base(&s.v.exprBase), name: s.v.name}
+		}
+		return &declStmt{span: e.span(s.span), v: v, ref: e.typeRef(s.ref)}
+	case *ifStmt:
+		out := &ifStmt{span: e.span(s.span), cond: e.expr(s.cond), then: e.stmt(s.then)}
+		if s.els != nil {
+			out.els = e.stmt(s.els)
+		}
+		return out
+	case *returnStmt:
+		out := &returnStmt{span: e.span(s.span), value: e.expr(s.value), fn: e.fn}
+		if out.fn == nil {
+			out.fn = s.fn
+		}
+		return out
+	}
+	return e.loop(s)
+}
+
+// exprStmt copies an expression that stands as a statement. A macro that gives
+// no value becomes its statements.
+func (e *expander) exprStmt(s *exprStmt) stmt {
+	x := e.expr(s.x)
+	if b, ok := x.(*blockExpr); ok && b.value == nil && !s.discard {
+		return b.body
+	}
+	return &exprStmt{x: x, discard: s.discard, open: s.open}
+}
+
+func (e *expander) loop(s stmt) stmt {
+	switch s := s.(type) {
+	case *whileStmt:
+		return &whileStmt{span: e.span(s.span), cond: e.expr(s.cond), body: e.block(s.body)}
+	case *rangeStmt:
+		return &rangeStmt{span: e.span(s.span), v: e.loopVariable(s.v), from: e.expr(s.from), to: e.expr(s.to), body: e.block(s.body)}
+	case *eachStmt:
+		out := &eachStmt{span: e.span(s.span), v: e.loopVariable(s.v), body: e.block(s.body)}
+		if m, ok := e.expr(s.m).(*mapExpr); ok {
+			out.m = m
+		}
+		return out
+	case *unrollStmt:
+		return &unrollStmt{span: e.span(s.span), count: e.expr(s.count), body: e.block(s.body)}
+	case *jumpStmt:
+		return &jumpStmt{span: e.span(s.span), again: s.again}
+	}
+	panic(fmt.Sprintf("BUG: lang: cannot copy %T", s))
+}
+
+func (e *expander) loopVariable(v *varExpr) *varExpr {
+	if out, ok := e.expr(v).(*varExpr); ok {
+		return out
+	}
+	return &varExpr{exprBase: e.base(&v.exprBase), name: v.name}
+}
+
+// copyBlock is a copy of a block that holds no macros any more.
+func copyBlock(b *blockStmt, diags *diag.Collector) *blockStmt {
+	return (&expander{diags: diags}).block(b)
+}
+
+// valueOfBlock makes an expression of a block, whose last statement is its value
+// if no ';' follows it.
+func valueOfBlock(b *blockStmt, at diag.Span) *blockExpr {
+	x := &blockExpr{exprBase: exprBase{span: at}, body: b}
+	n := len(b.stmts)
+	if n == 0 {
+		return x
+	}
+	if v := valueOfStmt(b.stmts[n-1]); v != nil {
+		x.value = v
+		x.body = &blockStmt{span: b.span, stmts: b.stmts[:n-1]}
+	}
+	return x
+}
+
+// valueOfStmt is the value of a statement at the end of a block, nil if it has
+// none.
+func valueOfStmt(s stmt) expr {
+	switch s := s.(type) {
+	case *exprStmt:
+		if s.open && !s.discard {
+			return s.x
+		}
+	case *blockStmt:
+		if b := valueOfBlock(s, s.span); b.value != nil {
+			return b
+		}
+	case *ifStmt:
+		if s.els == nil {
+			return nil
+		}
+		x, y := valueOfStmt(s.then), valueOfStmt(s.els)
+		if x != nil && y != nil {
+			return &condExpr{exprBase: exprBase{span: s.span}, cond: s.cond, x: x, y: y}
+		}
+	}
+	return nil
+}
