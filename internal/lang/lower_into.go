@@ -346,17 +346,19 @@ func (l *lowerer) strInto(x *callExpr, dst place, t Type) {
 		}
 	}
 	if k := b2t(arg).Kind; k == String || k == Array {
-		as := Type{Kind: String, Len: alignUp(limit, 8)}
-		l.into(arg, dst, as)
-		if rest := t.Words() - as.Words(); rest > 0 {
-			l.clearAt(dst.plus(as.Len), rest)
-		}
-		l.cutText(dst, limit)
+		src := l.newPlace(8 * b2t(arg).Words())
+		l.into(arg, src, b2t(arg))
+		l.clearAt(dst, t.Words())
+		l.copyText(dst, src, min(limit-1, 8*b2t(arg).Words()))
 		return
 	}
 	l.hoist(arg)
 	address := l.lasting(arg)
-	l.clearAt(dst, t.Words())
+	kept := limit / 8 // the helper fills the rest of what it is given by zeros
+	if dynamic {
+		kept = 0
+	}
+	l.clearAt(dst.plus(8*kept), t.Words()-kept)
 	l.address(asm.R3, place{addr: address})
 	l.movImm(asm.R2, uint64(limit))
 	if dynamic {

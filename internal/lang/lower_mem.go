@@ -100,7 +100,7 @@ func (l *lowerer) eachWord(words int, body func()) {
 	again, done := l.newLabel(), l.newLabel()
 	l.movImm(asm.R3, 0)
 	l.bind(again)
-	l.jumpImm(asm.JGE, asm.R3, int32(8*words), done)
+	l.jumpImm(asm.JGT, asm.R3, int32(8*words-8), done)
 	body()
 	l.aluImm(asm.Add, asm.R3, 8)
 	l.jumpTo(again)

@@ -326,8 +326,7 @@ func (g *generator) ringOutput(o *op) {
 		return
 	}
 	sp := g.enterCall(3)
-	g.Lea(t, g.ebpfStack(o, o.val(bpfasm.R2)))
-	g.Store(8, asm.At(asm.RSP, 0), t)
+	g.putPointer(o, bpfasm.R2, t, 0)
 	g.StoreI(8, asm.At(asm.RSP, 8), int32(o.val(bpfasm.R3).Const))
 	g.Store(8, asm.At(asm.RSP, 16), g.v(slotVar))
 	g.CallAddr(g.env.Runtime.ring)

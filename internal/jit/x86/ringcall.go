@@ -41,9 +41,9 @@ func (u *unit) ringOperands(o *op) error {
 
 // eventOperands are those of an event of the script's own.
 func (u *unit) eventOperands(o *op) error {
-	o.uses, o.temps = vars(slotVar), vars(temp1)
-	if size := o.val(bpfasm.R3); o.val(bpfasm.R2).Kind != bpf.Stack || !size.Known || size.Const == 0 || size.Const%8 != 0 {
-		return o.fail("the event does not consist of words at a known place of the stack")
+	o.uses, o.temps = vars(slotVar)|u.pointer(o, bpfasm.R2), vars(temp1)
+	if size := o.val(bpfasm.R3); !size.Known || size.Const == 0 || size.Const%8 != 0 {
+		return o.fail("the event does not consist of words")
 	}
 	return nil
 }
