@@ -2,9 +2,11 @@ package inject
 
 import (
 	"encoding/binary"
+	"slices"
 
 	"trapless/internal/abi"
 	"trapless/internal/bpf/routine"
+	"trapless/internal/image"
 	"trapless/internal/proc"
 	"trapless/internal/ptrace"
 )
@@ -27,7 +29,14 @@ func (t *Target) findMemory() error {
 	if err != nil {
 		return err
 	}
-	t.memory = routine.Memory{Permanent: t.ownData(maps)}
+	own, err := t.ownData(maps)
+	if err != nil {
+		return err
+	}
+	t.memory = routine.Memory{Permanent: own}
+	if t.threadID == 0 {
+		return nil // it is not glibc that makes the threads, and where it has its notes they may have nothing at all
+	}
 	for _, th := range threads {
 		if !t.hasStack(th, maps) {
 			return nil
@@ -50,39 +59,60 @@ func (t *Target) hasStack(th ptrace.Stopped, maps proc.Maps) bool {
 	if sp < block || sp >= end || block == 0 && end-sp > routine.MainStack {
 		return false
 	}
-	for at := sp &^ (abi.PageSize - 1); at < end; {
-		m := maps.Find(abi.Addr(at))
-		if m == nil || m.Perm&proc.Read == 0 {
-			return false
-		}
-		at = uint64(m.End)
-	}
-	return true
+	return readable(maps, abi.Range{Start: abi.Addr(sp), End: abi.Addr(end)})
 }
 
 // maxSegments bounds how many ranges a read is compared with.
 const maxSegments = 6
 
-// ownData lists the readable segments of the program's file that hold no code, each
-// with what follows it at once without a file (.bss).
-func (t *Target) ownData(maps proc.Maps) []abi.Range {
+// ownData lists the data segments of the program's file: what its headers say, for
+// memory that it has mapped behind them may go away again.
+func (t *Target) ownData(maps proc.Maps) ([]abi.Range, error) {
 	exe, err := proc.Exe(t.PID)
 	if err != nil {
-		return nil
+		return nil, err
+	}
+	text := slices.IndexFunc(maps, func(m proc.Mapping) bool { return m.File() && m.Path == exe && m.Perm&proc.Exec != 0 })
+	if text < 0 {
+		return nil, nil // it has moved to other pages
+	}
+	m := &maps[text]
+	file, err := proc.OpenMapped(t.PID, m)
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	st, err := file.Stat()
+	if err != nil {
+		return nil, err
+	}
+	img, err := image.New(file, st.Size())
+	if err != nil {
+		return nil, nil // as a probe in it will say
+	}
+	bias, err := img.BiasOf(m.Start, image.Offset(m.Offset), true)
+	if err != nil {
+		return nil, nil
 	}
 	var out []abi.Range
-	for i := range maps {
-		m := &maps[i]
-		n := len(out)
-		bss := !m.File() && m.Path == "" && n > 0 && out[n-1].End == m.Start
-		if !bss && !(m.File() && m.Path == exe) || m.Perm&proc.Read == 0 || m.Perm&proc.Exec != 0 || m.Perm&proc.Shared != 0 {
-			continue
+	for i := range img.Segments {
+		s := &img.Segments[i]
+		r := bias.Range(image.Range{Start: s.Addr, End: s.Addr + image.VAddr(s.MemSize)})
+		if !s.Exec && len(out) < maxSegments && readable(maps, r) {
+			out = append(out, r)
 		}
-		if n > 0 && out[n-1].End == m.Start {
-			out[n-1].End = m.End
-			continue
-		}
-		out = append(out, m.Range)
 	}
-	return out[:min(len(out), maxSegments)]
+	return out, nil
+}
+
+// readable reports whether all of a range is private and can be read.
+func readable(maps proc.Maps, r abi.Range) bool {
+	for at := r.Start; at < r.End; {
+		m := maps.Find(at)
+		if m == nil || m.Perm&proc.Read == 0 || m.Perm&proc.Shared != 0 {
+			return false
+		}
+		at = m.End
+	}
+	return true
 }
