@@ -328,11 +328,20 @@ var refusals = []refusal{
 	{ReasonStackSize, 0, "the functions need 528 bytes", `*(u64 *)(r10 -264) = 0; r1 = 3; r2 = func f; r3 = 0; r4 = 0; call loop; r0 = 0; exit; f: *(u64 *)(r10 -264) = 0; r0 = 0; exit`},
 }
 
+// structural are refusals of programs as such, which no way through them leads to.
+var structural = map[Reason]bool{ReasonEncoding: true, ReasonUnsupported: true, ReasonJump: true, ReasonFunction: true,
+	ReasonMap: true, ReasonFramePointer: true, ReasonStackSize: true}
+
+// TestVerifyRefuses refuses programs, each for a reason of its own, with all that
+// helps to find it: the instruction, its line, what is known there, what to change.
 func TestVerifyRefuses(t *testing.T) {
 	seen := map[string]bool{}
 	words := map[Reason]int{}
 	for _, row := range refusals {
 		p := textProgram(t, "refused", row.prog)
+		for i := range p.Insns {
+			p.Insns[i] = p.Insns[i].WithSource(asm.Comment(fmt.Sprintf("refused.c:%d: line", i+1)))
+		}
 		_, err := verify(p, options{missing: true})
 		var e *InsnError
 		switch {
@@ -343,6 +352,10 @@ func TestVerifyRefuses(t *testing.T) {
 			t.Errorf("want %s at %d (%s), got %s at %d\n%v\n%v", row.word, row.at, row.text, e.Word, e.Index, err, p)
 		case e.Hint == "" || e.Insn == "":
 			t.Errorf("%s: no hint, or no instruction: %+v", row.word, e)
+		case e.Source != fmt.Sprintf("refused.c:%d: line", e.Index+1):
+			t.Errorf("%s at %d: from line %q", row.word, e.Index, e.Source)
+		case e.State == "" && !structural[e.Word]:
+			t.Errorf("%s at %d: no state: %v", row.word, e.Index, err)
 		}
 		seen[fmt.Sprint(e.Word, e.Insn, e.Reason)] = true
 		words[e.Word]++
@@ -396,5 +409,33 @@ func TestVerifyGivesUp(t *testing.T) {
 	var e *InsnError
 	if !errors.As(err, &e) || e.Word != ReasonTooComplex {
 		t.Errorf("%v", err)
+	}
+}
+
+// TestVerifyWorkIsBounded counts the instructions that are looked at in programs that
+// are made to need many, and are refused.
+func TestVerifyWorkIsBounded(t *testing.T) {
+	const end = "r3 = r10; r3 += r8; *(u8 *)(r3 +0) = 1; r0 = 0; exit"
+	nested := "r8 = 0; r6 = *(u64 *)(r1 +112); a: r2 = 0; b: r3 = 0; c: r3 += 1; r8 += r3; if r3 != r6 goto c; r2 += 1; if r2 != r6 goto b; if r8 != r6 goto a; " + end
+	var forks strings.Builder
+	forks.WriteString("r8 = 0; r6 = *(u64 *)(r1 +112); r9 = r6; ")
+	for i := range 400 {
+		fmt.Fprintf(&forks, "if r6 & %d goto f%d; r8 += %d; f%d: r6 >>= 1; r7 = r8; *(u64 *)(r10 -%d) = r8; ", 1<<(i%31), i, 1+i*7, i, 8+8*(i%60))
+	}
+	for name, text := range map[string]string{"nested loops": nested, "ways": forks.String() + end} {
+		p := textProgram(t, name, text)
+		looked, most := 0, 0
+		_, err := verify(p, options{watch: func(int, *state) { looked++ }})
+		var e *InsnError
+		if !errors.As(err, &e) {
+			t.Errorf("%s: %v", name, err)
+		}
+		for _, e := range efforts {
+			most += e.steps*len(p.Insns) + e.more
+		}
+		if looked == 0 || looked > most {
+			t.Errorf("%s: %d instructions looked at, with a budget of %d", name, looked, most)
+		}
+		t.Logf("%s: %d instructions looked at for %d: %s", name, looked, len(p.Insns), e.Word)
 	}
 }
