@@ -19,41 +19,42 @@ const module = "trapless"
 // docs/ARCHITECTURE.md, the ones an order within a level. A directory that is not listed takes the level
 // of the nearest listed one above it.
 var levels = map[string]int{
-	"internal/abi":         0,  // layouts that generated code and the tracer share
-	"internal/diag":        0,  // located errors
-	"internal/unix":        0,  // system calls
-	"internal/tsc":         0,  // the time stamp counter
-	"internal/bench/busy":  0,  // the program that measurements and tests drive
-	"internal/insn":        10, // decoders
-	"internal/asm":         10, // encoders
-	"internal/bpf":         10, // the program type, its verifier and its interpreter
-	"internal/bpf/routine": 11, // the runtime in targets
-	"internal/bpf/bound":   9,  // what the verifier knows of a number
-	"internal/kuprobe":     10, // kernel uprobes, for comparison
-	"internal/reloc":       20, // an instruction, moved
-	"internal/image":       20, // ELF files
-	"internal/usdt":        21, // programs for the places of USDT probes
-	"internal/jit":         20, // bpf to machine code
-	"internal/lang":        20, // scripts to bpf
-	"internal/object":      25, // BPF object files to bpf
-	"internal/plan":        30, // windows, tactics, patches
-	"internal/elfplan":     35, // ELF files as the planner sees them
-	"internal/coverage":    40, // what of a file can be probed
-	"internal/arena":       30, // the shared memory, seen from the tracer
-	"internal/proc":        30, // /proc
-	"internal/ptrace":      31, // the tracer's thread
-	"internal/inject":      40, // patches on a live process
-	"internal/session":     50, // registry and lifecycle
-	"internal/control":     55, // asking and changing a session from another process
-	"internal/export":      60, // output
-	"internal/ui":          60,
-	"internal/bench":       60, // measurements
-	"":                     70, // the public package
-	"internal/torture":     75, // random changes, by the public package
-	"testdata":             0,  // sources of programs that are probed
-	"cmd":                  80,
-	"internal/testkit":     10,
-	"internal/saturation":  60, // tests alone: whole programs, probed at every instruction
+	"internal/abi":                 0,  // layouts that generated code and the tracer share
+	"internal/diag":                0,  // located errors
+	"internal/unix":                0,  // system calls
+	"internal/tsc":                 0,  // the time stamp counter
+	"internal/bench/busy":          0,  // the program that measurements and tests drive
+	"internal/insn":                10, // decoders
+	"internal/asm":                 10, // encoders
+	"internal/bpf":                 10, // the program type, its verifier and its interpreter
+	"internal/bpf/routine":         11, // the runtime in targets
+	"internal/bpf/bound":           9,  // what the verifier knows of a number
+	"internal/kuprobe":             10, // kernel uprobes, for comparison
+	"internal/reloc":               20, // an instruction, moved
+	"internal/image":               20, // ELF files
+	"internal/usdt":                21, // programs for the places of USDT probes
+	"internal/jit":                 20, // bpf to machine code
+	"internal/lang":                20, // scripts to bpf
+	"internal/object":              25, // BPF object files to bpf
+	"internal/plan":                30, // windows, tactics, patches
+	"internal/elfplan":             35, // ELF files as the planner sees them
+	"internal/coverage":            40, // what of a file can be probed
+	"internal/arena":               30, // the shared memory, seen from the tracer
+	"internal/proc":                30, // /proc
+	"internal/ptrace":              31, // the tracer's thread
+	"internal/inject":              40, // patches on a live process
+	"internal/session":             50, // registry and lifecycle
+	"internal/control":             55, // asking and changing a session from another process
+	"internal/export":              60, // output
+	"internal/ui":                  60,
+	"internal/bench":               60, // measurements
+	"":                             70, // the public package
+	"internal/torture":             75, // random changes, by the public package
+	"testdata":                     0,  // sources of programs that are probed
+	"cmd":                          80,
+	"internal/testkit":             10,
+	"internal/testkit/conformance": 11, // it is fetched by testkit's means
+	"internal/saturation":          60, // tests alone: whole programs, probed at every instruction
 }
 
 // testsOnly may be imported by test files alone (and by itself).

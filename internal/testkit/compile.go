@@ -62,7 +62,7 @@ func CompileFile(t testing.TB, path string, flags ...Flags) string {
 	if err != nil {
 		t.Fatalf("testkit: %v", err)
 	}
-	dir, err := cacheDir()
+	dir, err := CacheDir()
 	if err != nil {
 		t.Fatalf("testkit: %v", err)
 	}
@@ -129,8 +129,9 @@ func cacheKey(path string, args []string) (string, error) {
 	return hex.EncodeToString(h.Sum(nil))[:16], nil
 }
 
-// cacheDir is a directory that every user can read and only we can write, also when it was there before.
-func cacheDir() (string, error) {
+// CacheDir is a directory for what is made or fetched once a machine. Every user can read it and only we
+// can write, also when it was there before.
+func CacheDir() (string, error) {
 	dir := filepath.Join(os.TempDir(), fmt.Sprintf("trapless-targets-%d", os.Getuid()))
 	if err := os.Mkdir(dir, 0o755); err != nil && !os.IsExist(err) {
 		return "", err

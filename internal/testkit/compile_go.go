@@ -71,7 +71,7 @@ func (b GoBuild) build(path string) (string, error) {
 	}
 	h := sha256.New()
 	fmt.Fprintf(h, "%s%s%v%q", text, version, b.CGO, b.Flags)
-	dir, err := cacheDir()
+	dir, err := CacheDir()
 	if err != nil {
 		return "", err
 	}

@@ -29,13 +29,16 @@ const Cases = 313
 // dirVariable names the directory with the suite's files.
 const dirVariable = "BPF_CONFORMANCE"
 
-// Load reads the suite's files from the directory that the environment names.
-// Without one it skips the test with a reason.
+// Load reads the suite's files from the directory that the environment names, or
+// fetches them. Where that cannot be done it skips the test with a reason.
 func Load(t testing.TB) []Case {
 	t.Helper()
 	dir := os.Getenv(dirVariable)
 	if dir == "" {
-		t.Skipf("needs the test cases of bpf_conformance: set %s to its directory tests", dirVariable)
+		var err error
+		if dir, err = fetched(); err != nil {
+			t.Skipf("needs the test cases of bpf_conformance, which cannot be fetched (%v): set %s to its directory tests", err, dirVariable)
+		}
 	}
 	files, err := filepath.Glob(filepath.Join(dir, "*.data"))
 	if err != nil {
