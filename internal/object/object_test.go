@@ -88,7 +88,8 @@ func TestAttachInsteadOfSection(t *testing.T) {
 // ofMap is a program that looks a map up, with the map.
 func ofMap(spec ebpf.MapSpec) *ebpf.CollectionSpec {
 	c := withProgram("uprobe", asm.Instructions{
-		asm.StoreImm(asm.R10, -8, 0, asm.DWord),
+		asm.Mov.Imm(asm.R0, 0),
+		asm.StoreMem(asm.R10, -8, asm.R0, asm.DWord),
 		asm.Mov.Reg(asm.R2, asm.R10),
 		asm.Add.Imm(asm.R2, -8),
 		asm.LoadMapPtr(asm.R1, 0).WithReference("m"),
