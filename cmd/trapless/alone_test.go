@@ -18,6 +18,18 @@ func TestScriptsWithoutATarget(t *testing.T) {
 		{"end comes last", `begin { @ = 5; exit(); } end { print(@); clear(@); }`, "@: 5\n\n\n", 0},
 		{"intervals", `interval:ms:5 { @ += 1; if (@ == 10) { exit(); } }`, "\n\n@: 10\n", 0},
 		{"microseconds", `interval:us:500 { @ += 1; if (@ == 10) { exit(); } }`, "\n\n@: 10\n", 0},
+		{"a loop over a map", `begin { @[1] = 10; @[2] = 20; @[3] = 30; for ($kv : @) { if ($kv.0 == 2) { continue; } print($kv); } clear(@); exit(); }`,
+			"(1, 10)\n(3, 30)\n\n\n", 0},
+		{"keys of several parts", `begin { @["a", 1] = "x"; for ($kv : @) { printf("%s %d %s\n", $kv.0.0, $kv.0.1, $kv.1); } clear(@); exit(); }`, "a 1 x\n\n\n", 0},
+		{"loops in loops", `begin { @[1] = 1; @[2] = 2; for ($a : @) { for ($b : @) { if ($b.0 > $a.0) { break; } print(($a.0, $b.0)); } } clear(@); exit(); }`,
+			"(1, 1)\n(2, 1)\n(2, 2)\n\n\n", 0},
+		{"a loop over an aggregation", `begin { @[5] = avg(10); @[5] = avg(20); for ($kv : @) { print($kv); } clear(@); exit(); }`, "(5, 15)\n\n\n", 0},
+		{"aggregations as numbers", `begin { @s = sum(-5); @s = sum(3); @c[1] = count(); @m = min(-3); @n = max(9);
+			if (@s == -2) { printf("%d %d %d %d\n", @s, @c[1], @m, (int64)@n + 1); } clear(@s); clear(@c); clear(@m); clear(@n); exit(); }`, "-2 1 -3 10\n\n\n", 0},
+		{"cleared aggregations", `begin { @c = count(); @[1] = 1; } interval:ms:5 { clear(@c); } interval:ms:50 { print(@c + len(@)); exit(); } end { clear(@); clear(@c); }`, "1\n\n\n", 0},
+		{"length and presence", `begin { @[1] = 1; @[7] = 2; @c[1] = count(); print((len(@), len(@c), has_key(@c, 1), has_key(@c, 2))); clear(@); clear(@c); exit(); }`,
+			"(2, 1, true, false)\n\n\n", 0},
+		{"elapsed is short", `begin { if (elapsed < 10s) { print("short"); } exit(); }`, "short\n\n\n", 0},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			t.Parallel()

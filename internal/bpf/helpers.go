@@ -22,6 +22,15 @@ const (
 	// HelperBitLength (number) returns how many bits the number has: 0 for 0,
 	// else one more than the position of its highest bit that is set.
 	HelperBitLength asm.BuiltinFunc = 0x10002
+	// HelperMapNext (map, state, key, value) copies an entry of a map, with its value
+	// over all threads, and returns the state to pass for the next one, or 0 when
+	// there is none left. The first state is 0; the entries are those of that
+	// moment. It exists in programs of the tracer only.
+	HelperMapNext asm.BuiltinFunc = 0x10010
+	// HelperMapRead (map, key, value) copies the value of a key over all threads, and
+	// returns 1; without an entry it is zeros and 0. It exists in programs of the
+	// tracer only.
+	HelperMapRead asm.BuiltinFunc = 0x10011
 )
 
 // Helpers of the kernel that the engine treats in a way of its own.
@@ -48,6 +57,8 @@ const (
 	ArgMap                        // a reference to a map
 	ArgKey                        // readable memory of the map's key size
 	ArgValue                      // readable memory of the map's value size
+	ArgKeyWrite                   // memory of the map's key size, which the helper writes
+	ArgValueWrite                 // memory of the map's value size, which the helper writes
 	ArgRead                       // readable memory of the size in the next argument
 	ArgReadOrNull                 // the same, or 0 with the size 0
 	ArgWrite                      // memory of the size in the next argument, which the helper writes
@@ -187,5 +198,7 @@ var helpers = []Helper{
 	{asm.FnTailCall, "tail_call", args{ArgContext, ArgMap, ArgAnything}, RetScalar, notYet},
 	{HelperExit, "exit", args{}, RetNever, ""},
 	{HelperBitLength, "bit_length", args{ArgAnything}, RetScalar, ""},
+	{HelperMapNext, "map_next", args{ArgMap, ArgAnything, ArgKeyWrite, ArgValueWrite}, RetScalar, ""},
+	{HelperMapRead, "map_read", args{ArgMap, ArgKey, ArgValueWrite}, RetScalar, ""},
 	{HelperMapCell, "map_cell", args{ArgMap, ArgKey}, RetCellOrNull, ""},
 }

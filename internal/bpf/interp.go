@@ -47,6 +47,10 @@ type Machine struct {
 	CPU    uint32 // what get_smp_processor_id returns
 	Cookie uint64 // what get_attach_cookie returns
 
+	// Entries are the entries of a map with their values over all threads, for
+	// HelperMapNext and HelperMapRead. Without it, a program that calls them fails.
+	Entries func(m int) []MapEntry
+
 	// Event takes an event, which it must not keep, and reports whether there
 	// was room for it. Without it, events are dropped.
 	Event func(payload []byte) bool
@@ -70,7 +74,8 @@ type run struct {
 	fuel   int
 	at     int
 
-	records []record // that are or were held
+	records []record     // that are or were held
+	lists   [][]MapEntry // that HelperMapNext goes through
 }
 
 // record is memory that ringbuf_reserve returned, nil when it was given back.

@@ -45,6 +45,8 @@ func (x *run) helper(h *Helper) (uint64, error) {
 		return x.mapHelper(h)
 	case HelperMapCell:
 		return x.mapCell()
+	case HelperMapNext, HelperMapRead:
+		return x.entriesHelper(h)
 	case HelperBitLength:
 		return uint64(bits.Len64(x.r[asm.R1])), nil
 	case HelperRingbufOutput:

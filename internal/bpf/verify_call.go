@@ -145,6 +145,10 @@ func (a *arguments) one(t ArgType, r asm.Register, v *value) *rejection {
 		return a.region(r, v, a.code.Maps[a.mapNumber].KeySize, "key")
 	case ArgValue:
 		return a.region(r, v, a.code.Maps[a.mapNumber].ValueSize, "value")
+	case ArgKeyWrite:
+		return a.filled(r, v, a.code.Maps[a.mapNumber].KeySize, "key")
+	case ArgValueWrite:
+		return a.filled(r, v, a.code.Maps[a.mapNumber].ValueSize, "value")
 	case ArgRead, ArgReadOrNull, ArgWrite, ArgWriteOrNull:
 		return a.sized(t, r, v)
 	case ArgSize, ArgSizeOrZero: // checked with the memory
@@ -193,10 +197,19 @@ func takesRing(id asm.BuiltinFunc) bool { return id == HelperRingbufOutput }
 
 // region requires that so many bytes can be read.
 func (a *arguments) region(r asm.Register, v *value, size int, what string) *rejection {
+	return a.whole(r, v, size, what, false)
+}
+
+// filled requires that so many bytes can be written.
+func (a *arguments) filled(r asm.Register, v *value, size int, what string) *rejection {
+	return a.whole(r, v, size, what, true)
+}
+
+func (a *arguments) whole(r asm.Register, v *value, size int, what string, write bool) *rejection {
 	if v.kind == Scalar || v.kind == Context {
 		return a.wrong(r, v, fmt.Sprintf("a pointer to a %s of %d bytes", what, size))
 	}
-	return a.buffer(r, v, int64(size), int64(size), false)
+	return a.buffer(r, v, int64(size), int64(size), write)
 }
 
 // buffer checks memory of least to most bytes that a helper reads or writes.

@@ -137,6 +137,7 @@ func (c *checker) each(s *eachStmt) {
 		c.diags.Errorf(s.m.span, "@%s has no keys, there is nothing to loop over", s.m.name)
 	case info.agg == Stats || info.agg == Hist || info.agg == LHist:
 		c.diags.Errorf(s.m.span, "a loop cannot go over a map that holds %s()", info.agg).Hint("print(@%s) prints it", s.m.name)
+	case !c.inTracer(s.span, "a loop over a map"):
 	default:
 		value := c.readType(info)
 		if value.Kind != None {

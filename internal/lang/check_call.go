@@ -167,6 +167,10 @@ func (c *checker) print(x *callExpr) Type {
 		c.diags.Errorf(x.args[1].base().span, "only a map is printed with a number of entries and a divisor")
 		return badType
 	case ok && m.indexed:
+		if info := c.maps[m.name]; info != nil && info.agg > 0 && info.agg != Plain {
+			c.sameKeys(m, info, c.mapKeys(m))
+			return noneType
+		}
 		return c.printable(m)
 	case ok:
 		c.usedMap(m)

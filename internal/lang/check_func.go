@@ -254,10 +254,13 @@ func (c *checker) len(x *callExpr) Type {
 		switch {
 		case info == nil:
 			return badType
-		case len(info.keys) > 0:
-			c.diags.Errorf(x.span, "not supported yet: len() of a map")
+		case len(info.keys) > 0 && !c.inTracer(x.span, "len() of a map"):
 			return badType
+		case len(info.keys) > 0:
+			return int64Type
 		}
+		c.diags.Errorf(x.span, "@%s has no keys, there is nothing to count", m.name)
+		return badType
 	}
 	t := c.value(x.args[0])
 	switch t.Kind {

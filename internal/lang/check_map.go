@@ -82,17 +82,39 @@ func (c *checker) readMap(m *mapExpr) Type {
 	switch {
 	case info == nil:
 		return badType
-	case info.agg != Plain:
-		c.diags.Errorf(m.span, "not supported yet: reading a map that holds %s()", info.agg).Hint("print(@%s) prints it", m.name)
+	case info.agg == Stats || info.agg == Hist || info.agg == LHist:
+		c.diags.Errorf(m.span, "a map that holds %s() has no value to compute with", info.agg).Hint("print(@%s) prints it", m.name)
+		return badType
+	case info.agg != Plain && !c.inTracer(m.span, "reading a map that holds "+info.agg.String()+"()"):
 		return badType
 	}
 	c.sameKeys(m, info, keys)
 	return c.readType(info)
 }
 
+// inTracer reports whether the probe runs in the tracer, or that what does not exist
+// elsewhere.
+func (c *checker) inTracer(at diag.Span, what string) bool {
+	for _, a := range c.probe.attach {
+		if a.Kind == Uprobe || a.Kind == Uretprobe || a.Kind == Usdt {
+			c.diags.Errorf(at, "not supported yet: %s in a probe of the target", what).Note(a.Span, "this is one").
+				Hint("begin, end and interval probes can")
+			return false
+		}
+	}
+	return true
+}
+
 // readType is the type of a map's value in an expression.
 func (c *checker) readType(info *mapInfo) Type {
-	if info.agg != Plain || info.value.Kind == None {
+	switch {
+	case info.agg == Count:
+		return uint64Type
+	case info.agg != Plain && info.signed:
+		return int64Type
+	case info.agg != Plain:
+		return uint64Type
+	case info.value.Kind == None:
 		return badType
 	}
 	return info.value
@@ -148,6 +170,9 @@ func (c *checker) entryCall(x *callExpr) Type {
 	info := c.usedMap(m)
 	switch {
 	case info == nil:
+		return badType
+	case info.agg != Plain && x.name == "has_key" && c.inTracer(x.span, "has_key() of a map that holds "+info.agg.String()+"()"):
+	case info.agg != Plain && x.name == "has_key":
 		return badType
 	case info.agg != Plain:
 		c.diags.Errorf(x.span, "not supported yet: %s() on a map that holds %s()", x.name, info.agg).Hint("clear(@%s) removes all entries", m.name)

@@ -213,9 +213,10 @@ func checkErrors(t *testing.T, src, shown string, want []string, skip int) {
 
 func TestUnsupportedIsNamed(t *testing.T) {
 	for _, row := range []errorRow{
-		{`@x = count(); print(@x + 1)`, []string{"1:21: not supported yet: reading a map that holds count() (print(@x) prints it)"}},
-		{`@x[1] = count(); print(@x[1])`, []string{"1:24: not supported yet: reading a map that holds count() (print(@x) prints it)"}},
-		{`@x = count(); printf("%d", @x)`, []string{"1:28: not supported yet: reading a map that holds count() (print(@x) prints it)"}},
+		{`@x = count(); print(@x + 1)`, []string{"1:21: not supported yet: reading a map that holds count() in a probe of the target (begin, end and interval probes can)"}},
+		{`@x[1] = count(); for ($kv : @x) { }`, []string{"1:18: not supported yet: a loop over a map in a probe of the target (begin, end and interval probes can)"}},
+		{`@x = hist(1); print(@x + 1)`, []string{"1:21: a map that holds hist() has no value to compute with (print(@x) prints it)"}},
+		{`@x = count(); printf("%d", @x)`, []string{"1:28: not supported yet: reading a map that holds count() in a probe of the target (begin, end and interval probes can)"}},
 		{`$a = 1; print(&$a)`, []string{"1:15: not supported yet: the address of a variable or map"}},
 		{`print(arg6)`, []string{"1:7: not supported yet: arg6 (arg0 to arg5 are in registers, further ones on the stack)"}},
 		{`print(sarg0)`, []string{"1:7: not supported yet: sarg0 (arg0 to arg5 are in registers, further ones on the stack)"}},

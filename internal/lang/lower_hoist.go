@@ -50,7 +50,7 @@ func needsCalls(x expr) bool {
 
 func callsHelper(x *callExpr) bool {
 	switch x.name {
-	case "strncmp", "strcontains", "strstr", "strlen", "memcmp":
+	case "strncmp", "strcontains", "strstr", "strlen", "memcmp", "len":
 		return !x.con.known
 	case "str", "buf", "str_concat", "ntop", "macaddr", builtinComm, "nsecs", "func", "username", "join", "delete", "has_key":
 		return true
@@ -210,7 +210,11 @@ func (l *lowerer) compute(x expr, h home) {
 		l.setHome(h, r)
 		release()
 	case *mapExpr:
-		l.readMap(x, h)
+		if l.maps[x.name].agg != Plain {
+			l.readAggregated(x, false, h)
+		} else {
+			l.readMap(x, h)
+		}
 	case *nameExpr:
 		if x.marker {
 			l.markerArg(x, h)
@@ -277,7 +281,13 @@ func (l *lowerer) nameHome(name string, h home) {
 func (l *lowerer) callHome(x *callExpr, h home) {
 	switch x.name {
 	case "delete", "has_key":
-		l.entryCall(x, h)
+		if m := x.args[0].(*mapExpr); l.maps[m.name].agg != Plain {
+			l.readAggregated(m, true, h)
+		} else {
+			l.entryCall(x, h)
+		}
+	case "len":
+		l.mapLen(x.args[0].(*mapExpr), h)
 	case "strncmp":
 		l.strncmp(x.args[0], x.args[1], int(min(x.args[2].base().con.u, maxString)), h)
 	case "memcmp":

@@ -2,6 +2,7 @@ package session
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"strings"
@@ -326,6 +327,22 @@ func (s *Session) entries(i int) []arena.Entry {
 		return nil
 	}
 	return all
+}
+
+// ownEntries are the entries of map number i for a program that runs here.
+func (s *Session) ownEntries(i int) []bpf.MapEntry {
+	words := func(w []uint64) []byte {
+		var b []byte
+		for _, v := range w {
+			b = binary.LittleEndian.AppendUint64(b, v)
+		}
+		return b
+	}
+	var out []bpf.MapEntry
+	for _, e := range s.entries(i) {
+		out = append(out, bpf.MapEntry{Key: words(e.Key), Value: words(e.Value)})
+	}
+	return out
 }
 
 // reportLosses says what was lost, if anything.

@@ -335,7 +335,7 @@ func (s *Session) start(ctx context.Context) error {
 func (s *Session) begin() error {
 	pid := uint32(os.Getpid())
 	s.machine = &bpf.Machine{Arena: s.arena.Mem(), Layout: s.arena.Layout(), Slot: abi.SlotTracer, Fuel: ownFuel,
-		TGID: pid, TID: pid, UIDGID: uint64(os.Getgid())<<32 | uint64(os.Getuid()), Comm: "trapless", Now: unix.Monotonic, Event: s.ownEvent}
+		TGID: pid, TID: pid, UIDGID: uint64(os.Getgid())<<32 | uint64(os.Getuid()), Comm: "trapless", Now: unix.Monotonic, Event: s.ownEvent, Entries: s.ownEntries}
 	s.arena.Publish(s.clock, arena.ReadClock())
 	for _, c := range s.config.Contents {
 		if err := s.update(c.Map, c.Key, c.Value, 0); err != nil {
