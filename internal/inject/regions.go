@@ -48,6 +48,7 @@ func (t *Target) freeSpace() (*plan.Space, error) {
 		t.space.Renew(c.Maps)
 		return t.space, nil
 	}
+	c.Boards += len(t.boards) // the target has them already
 	t.space = plan.NewSpace(c)
 	used := t.used()
 	for _, r := range t.regions {
@@ -93,6 +94,7 @@ func spaceConfig(pid int, traits Traits, known func(abi.Range) bool) (plan.Space
 	if traits.NoBrk {
 		c.Brk = 0
 	}
+	c.Boards = max(1, min(mostBoards, mapRoom(maps)-otherMaps))
 	for _, m := range maps {
 		if m.Path != "" || m.Perm != proc.Read|proc.Exec || !known(m.Range) {
 			c.Maps = append(c.Maps, plan.Mapping{Range: m.Range, Name: m.Path})
@@ -100,6 +102,15 @@ func spaceConfig(pid int, traits Traits, known func(abi.Range) bool) (plan.Space
 	}
 	return c, nil
 }
+
+// mapRoom is how many mappings we may add to a target: half of what the kernel allows
+// it besides those that it has. It may want some itself.
+func mapRoom(maps proc.Maps) int { return (proc.MapLimit() - len(maps)) / 2 }
+
+const (
+	otherMaps  = 256 // that a session needs besides those of springboards, at most
+	mostBoards = 16 << 10
+)
 
 // used is what placements take up, in the order of addresses.
 func (t *Target) used() []abi.Range {

@@ -164,9 +164,13 @@ func (t *Target) checkLimits(l *abi.Layout, prev *previous) error {
 	if prev != nil {
 		need -= min(need, prev.size)
 	}
-	if limits.AddressSpace != proc.Unlimited && used+need > limits.AddressSpace {
-		return fmt.Errorf("process %d: %w: it uses %d of %d MB that RLIMIT_AS allows, and %d more are needed; raise it by prlimit --as",
+	if limits.AddressSpace != proc.Unlimited && used+2*need > limits.AddressSpace {
+		return fmt.Errorf("process %d: %w: it uses %d of %d MB that RLIMIT_AS allows, and %d more are needed, as many to be left for itself; raise it by prlimit --as",
 			t.PID, ErrNoRoom, used>>20, limits.AddressSpace>>20, need>>20)
+	}
+	if prev == nil && mapRoom(maps) < otherMaps {
+		return fmt.Errorf("process %d: %w: it has %d of the %d mappings that the kernel allows; raise it by sysctl vm.max_map_count",
+			t.PID, ErrNoRoom, len(maps), proc.MapLimit())
 	}
 	tid, err := proc.LiveThread(t.PID)
 	if err != nil {

@@ -29,7 +29,7 @@ func (s *Space) PickBoard(w *Window, size int) (abi.Addr, *Refusal) {
 		return at, nil
 	}
 	whole, at, ok := s.newBoard(w, size)
-	if !ok || len(s.boards) >= boardLimit {
+	if !ok || len(s.boards) >= s.config.Boards {
 		return 0, refuse(w.Site, NoSpringboard, "none of the few addresses that a jump of %d bytes can lead to is free", w.Len)
 	}
 	s.free = subtract(s.free, whole)
@@ -134,10 +134,6 @@ func (w *Window) opcode() byte {
 	}
 	return opJmp
 }
-
-// boardLimit bounds the mappings of springboards: a process may have 65530 of
-// all kinds (vm.max_map_count).
-const boardLimit = 16 << 10
 
 // bestBoard finds a place among the springboards that there are.
 func (s *Space) bestBoard(w *Window, size int) (abi.Addr, *region) {

@@ -33,6 +33,9 @@ type SpaceConfig struct {
 	HeadShare uint64
 	// Regions is the greatest number of regions; 0 stands for 64.
 	Regions int
+	// Boards is the greatest number of mappings of springboards; 0 stands for
+	// 16384. A process may have 65530 of all kinds (vm.max_map_count).
+	Boards int
 }
 
 const (
@@ -43,6 +46,7 @@ const (
 	stackReserve = 128 << 20
 	growthMost   = 1 << 40 // what is kept free for a heap, or a stack without limit
 	regionLimit  = 64
+	boardLimit   = 16 << 10
 )
 
 // Space knows the free address space of a target and picks addresses in it for
@@ -74,6 +78,9 @@ func NewSpace(c SpaceConfig) *Space {
 	}
 	if c.Regions == 0 {
 		c.Regions = regionLimit
+	}
+	if c.Boards == 0 {
+		c.Boards = boardLimit
 	}
 	s := &Space{config: c}
 	s.findFree()

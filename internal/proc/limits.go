@@ -2,6 +2,7 @@ package proc
 
 import (
 	"math"
+	"os"
 	"strconv"
 	"strings"
 )
@@ -16,6 +17,21 @@ type Limits struct {
 	Stack        uint64 // RLIMIT_STACK, bytes
 	Locked       uint64 // RLIMIT_MEMLOCK, bytes
 	Files        uint64 // RLIMIT_NOFILE
+}
+
+// MapLimit is how many mappings a process may have (vm.max_map_count), the kernel's
+// default if that cannot be read.
+func MapLimit() int {
+	const usual = 65530 // include/linux/mm.h, DEFAULT_MAX_MAP_COUNT
+	b, err := os.ReadFile("/proc/sys/vm/max_map_count")
+	if err != nil {
+		return usual
+	}
+	n, err := strconv.Atoi(strings.TrimSpace(string(b)))
+	if err != nil {
+		return usual
+	}
+	return n
 }
 
 // ReadLimits reads the limits of a process.

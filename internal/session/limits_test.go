@@ -19,6 +19,8 @@ func TestLimits(t *testing.T) {
 		{"nofile", "3", false},
 		{"as", "2", false},
 		{"as", "4096", true},
+		{"maps", "100", false},
+		{"maps", "4000", true},
 	} {
 		t.Run(c.what+" "+c.limit, func(t *testing.T) {
 			p := testkit.Start(t, testkit.Compile(t, "limits.c"), c.what, c.limit)

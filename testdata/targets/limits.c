@@ -4,10 +4,12 @@
  *	limits fsize N      no file may have more than N bytes (RLIMIT_FSIZE)
  *	limits nofile N     no more than N descriptors (RLIMIT_NOFILE)
  *	limits as N         no more than N MB beyond its address space (RLIMIT_AS)
+ *	limits maps N       it maps memory until only N more mappings are allowed (vm.max_map_count)
  *
  * "calls N" calls work() N times and answers "called=N".
  */
 #include "target.h"
+#include <sys/mman.h>
 #include <sys/resource.h>
 
 PROBED long work(long value)
@@ -25,6 +27,20 @@ static long pages(void)
 	return n;
 }
 
+/* fill maps memory until only n more mappings are possible. */
+static void fill(long n)
+{
+	size_t page = sysconf(_SC_PAGESIZE), size = (size_t)1 << 33, i;
+	char *all = mmap(NULL, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+
+	CHECK(all != MAP_FAILED, "mmap");
+	for (i = page; i + page < size && mprotect(all + i, page, PROT_READ) == 0; i += 2 * page)
+		;
+	CHECK(i + page < size, "more than %zu mappings are allowed", i / page);
+	for (i -= 2 * page; n > 0; n -= 2, i -= 2 * page)
+		CHECKED(0, mprotect(all + i, page, PROT_NONE));
+}
+
 int main(int argc, char **argv)
 {
 	char line[64];
@@ -38,7 +54,10 @@ int main(int argc, char **argv)
 	target_ready();
 	if (what == RLIMIT_AS)
 		limit.rlim_cur = limit.rlim_max = pages() * 4096 + (atol(argv[2]) << 20);
-	CHECKED(0, setrlimit(what, &limit));
+	if (strcmp(argv[1], "maps") == 0)
+		fill(atol(argv[2]));
+	else
+		CHECKED(0, setrlimit(what, &limit));
 	while (fgets(line, sizeof line, stdin)) {
 		if (sscanf(line, "calls %ld", &n) != 1)
 			continue;
