@@ -131,6 +131,10 @@ const (
 	// room for new ones when it is full.
 	LRUHash
 
+	// PerThread has one entry in every slot. Its keys are the numbers of threads,
+	// each of which uses its own alone and deletes it again.
+	PerThread
+
 	// Kinds of the kernel's that have no layout yet; NewLayout refuses them.
 	StackTrace // stacks by their number
 )
@@ -222,6 +226,10 @@ const (
 	EntryUsed  = -7 // u8: StateUsed
 )
 
+// ThreadKey is added to the key of a PerThread map where it has an entry: the word
+// before its cell. It is 0 where there is none.
+const ThreadKey = 1 << 63
+
 // MapLayout says where a map lies. Offsets are in bytes.
 //
 // The directory of a hash whose keys have up to 8 bytes holds, at each position,
@@ -260,6 +268,8 @@ func (m *MapLayout) Positions() int {
 		return 1<<m.DirBits + 1
 	case m.IsRing():
 		return 0
+	case m.Kind == PerThread:
+		return 1
 	}
 	return m.MaxEntries
 }
@@ -318,9 +328,13 @@ func NewLayout(c Config) (*Layout, error) {
 			return nil, err
 		}
 		next = m.place(next)
-		if m.Kind == PerSlotArray || m.Kind == PerSlotHash {
+		switch m.Kind {
+		case PerSlotArray, PerSlotHash:
 			m.Cells = cells
 			cells += (uint64(m.Stride()*m.Positions()) + 63) &^ 63
+		case PerThread:
+			m.Cells = cells + 8 // behind the key
+			cells += 16
 		}
 		l.Maps = append(l.Maps, m)
 	}
@@ -373,6 +387,10 @@ func newMapLayout(s MapSpec, index int) (MapLayout, error) {
 	case PerSlotArray, Array:
 		if s.KeySize != 4 {
 			return m, fmt.Errorf("%w: array %s: keys of %d bytes", ErrLayout, s.Name, s.KeySize)
+		}
+	case PerThread:
+		if s.KeySize != 8 || s.ValueSize != 8 {
+			return m, fmt.Errorf("%w: map %s: keys of %d bytes and values of %d", ErrLayout, s.Name, s.KeySize, s.ValueSize)
 		}
 	case PerSlotHash, Hash, LRUHash:
 		if s.KeySize <= 0 || s.KeySize > MaxKey {

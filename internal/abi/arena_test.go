@@ -12,6 +12,7 @@ var testSpecs = []MapSpec{
 	{Name: "array", Kind: PerSlotArray, KeySize: 4, ValueSize: 16, MaxEntries: 9},
 	{Name: "short", Kind: PerSlotHash, KeySize: 8, ValueSize: 24, MaxEntries: 100},
 	{Name: "long", Kind: PerSlotHash, KeySize: 24, ValueSize: 8, MaxEntries: 1},
+	{Name: "thread", Kind: PerThread, KeySize: 8, ValueSize: 8, MaxEntries: 1},
 	{Name: "table", Kind: Hash, KeySize: 5, ValueSize: 12, MaxEntries: 7},
 	{Name: "long table", Kind: LRUHash, KeySize: 20, ValueSize: 8, MaxEntries: 8},
 }
@@ -38,6 +39,9 @@ func areas(l *Layout) []area {
 			continue
 		}
 		cells := l.Slots + m.Cells
+		if m.Kind == PerThread {
+			out = append(out, area{m.Name + " key", cells - 8, cells})
+		}
 		out = append(out, area{m.Name + " cells", cells, cells + uint64(m.ValueSize*m.Positions())})
 		if m.Kind == PerSlotHash {
 			out = append(out, area{m.Name + " directory", m.Dir, m.Dir + uint64(8*m.Positions())}, area{m.Name + " used", m.Used, m.Used + 8})

@@ -20,6 +20,9 @@ type Entry struct {
 func (a *Arena) Entries(m int) []Entry {
 	ml := &a.layout.Maps[m]
 	slots := a.slotsInUse()
+	if ml.Kind == abi.PerThread {
+		return a.threadEntries(ml, slots)
+	}
 	var out []Entry
 	for pos := range ml.Positions() {
 		key, ok := a.keyAt(ml, pos)
@@ -32,6 +35,18 @@ func (a *Arena) Entries(m int) []Entry {
 		}
 	}
 	slices.SortFunc(out, func(x, y Entry) int { return slices.CompareFunc(x.Key, y.Key, cmp.Compare[uint64]) })
+	return out
+}
+
+// threadEntries reads a PerThread map.
+func (a *Arena) threadEntries(ml *abi.MapLayout, slots []uint64) (out []Entry) {
+	for _, s := range slots {
+		at := a.slot(s) + ml.Cells
+		if key := a.Load(at - 8); key != 0 {
+			out = append(out, Entry{Key: []uint64{key &^ abi.ThreadKey}, Value: []uint64{a.Load(at)}})
+		}
+	}
+	slices.SortFunc(out, func(x, y Entry) int { return cmp.Compare(x.Key[0], y.Key[0]) })
 	return out
 }
 
@@ -58,12 +73,18 @@ func (a *Arena) merge(ml *abi.MapLayout, pos int, slots []uint64) []uint64 {
 	return value
 }
 
-// Clear removes all entries of a map whose values all threads share. Of an array
+// Clear removes all entries of a map whose values are assigned, not added up. Of an array
 // all words become zero.
 func (a *Arena) Clear(m int) {
 	ml := &a.layout.Maps[m]
-	if ml.Kind == abi.Array {
+	switch ml.Kind {
+	case abi.Array:
 		a.Zero(m, 0)
+		return
+	case abi.PerThread:
+		for _, s := range a.slotsInUse() {
+			a.Store(a.slot(s)+ml.Cells-8, 0)
+		}
 		return
 	}
 	for pos := range uint64(ml.Positions()) {
@@ -74,9 +95,15 @@ func (a *Arena) Clear(m int) {
 }
 
 // Zero makes the words of all values zero, from a word on, of a map whose values
-// all threads share.
+// are assigned.
 func (a *Arena) Zero(m, from int) {
 	ml := &a.layout.Maps[m]
+	if ml.Kind == abi.PerThread {
+		for _, s := range a.slotsInUse() {
+			a.Store(a.slot(s)+ml.Cells, 0)
+		}
+		return
+	}
 	for pos := range ml.Positions() {
 		if _, ok := a.keyAt(ml, pos); !ok {
 			continue

@@ -227,7 +227,7 @@ func (a *analyser) cell() Value {
 	}
 	cell := Value{Kind: CellOrNull, Map: ref.Map, ID: valueID(a.at)}
 	spec := &a.code.Maps[ref.Map]
-	if spec.IsHash() || key.Kind != Stack || key.Func != int32(a.fn) {
+	if spec.IsHash() || spec.Kind == abi.PerThread || key.Kind != Stack || key.Func != int32(a.fn) {
 		return cell
 	}
 	if w, ok := a.before[a.at].StackWord(key.Off, 4); ok && w.Known && w.Const < uint64(spec.MaxEntries) {

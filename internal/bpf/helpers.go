@@ -119,7 +119,7 @@ func (h *Helper) TakesMap(k abi.MapKind) bool {
 	case asm.FnGetStackid:
 		return k == abi.StackTrace
 	case asm.FnMapDeleteElem:
-		return k == abi.Hash || k == abi.LRUHash
+		return k == abi.Hash || k == abi.LRUHash || k == abi.PerThread
 	case asm.FnTailCall:
 		return false
 	}

@@ -164,8 +164,11 @@ func (m *Machine) valueAt(ml *abi.MapLayout, pos uint64) uint64 {
 
 // lookup is map_lookup_elem: the position of the entry that a key has.
 func (x *run) lookup(ml *abi.MapLayout, key []byte) (uint64, bool) {
-	if ml.IsTable() {
+	switch {
+	case ml.IsTable():
 		return x.table(ml, key).lookup()
+	case ml.Kind == abi.PerThread:
+		return 0, loadWord(x.Arena, x.valueAt(ml, 0)-8) == keyWords(key)[0]|abi.ThreadKey
 	}
 	return x.find(ml, key, false)
 }
@@ -189,6 +192,8 @@ func (x *run) update(ml *abi.MapLayout, key, value []byte, flags uint64) int64 {
 		return errInval
 	case ml.IsTable():
 		return x.table(ml, key).update(value, flags)
+	case ml.Kind == abi.PerThread:
+		return x.updateThread(ml, keyWords(key)[0]|abi.ThreadKey, value, flags)
 	case !ml.IsHash():
 		return x.updateArray(ml, key, value, flags)
 	}
@@ -212,6 +217,23 @@ func (x *run) updateArray(ml *abi.MapLayout, key, value []byte, flags uint64) in
 	return 0
 }
 
+// updateThread is map_update_elem of a PerThread map. An entry that a thread has left
+// that has ended, or that several threads without slots would share, is lost.
+func (x *run) updateThread(ml *abi.MapLayout, key uint64, value []byte, flags uint64) int64 {
+	old := loadWord(x.Arena, x.valueAt(ml, 0)-8)
+	switch {
+	case flags == bpfExist && old != key:
+		return errNoEnt
+	case flags == bpfNoExist && old == key:
+		return errExist
+	case old != 0 && old != key:
+		addWord(x.Arena, abi.HdrDrops, 1)
+	}
+	x.putValue(ml, 0, value)
+	storeWord(x.Arena, x.valueAt(ml, 0)-8, key)
+	return 0
+}
+
 // putValue replaces a value.
 func (x *run) putValue(ml *abi.MapLayout, pos uint64, value []byte) {
 	at := x.valueAt(ml, pos)
@@ -220,6 +242,13 @@ func (x *run) putValue(ml *abi.MapLayout, pos uint64, value []byte) {
 
 // remove is map_delete_elem.
 func (x *run) remove(ml *abi.MapLayout, key []byte) int64 {
+	if ml.Kind == abi.PerThread {
+		if _, ok := x.lookup(ml, key); !ok {
+			return errNoEnt
+		}
+		storeWord(x.Arena, x.valueAt(ml, 0)-8, 0)
+		return 0
+	}
 	if !ml.IsTable() {
 		return errInval
 	}

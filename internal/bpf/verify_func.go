@@ -151,7 +151,7 @@ func mapName(m *abi.MapSpec) string { return fmt.Sprintf("map %s (%v)", m.Name, 
 
 var mapKindNames = map[abi.MapKind]string{
 	abi.PerSlotArray: "percpu_array", abi.PerSlotHash: "percpu_hash", abi.Array: "array", abi.Hash: "hash",
-	abi.LRUHash: "lru_hash", abi.StackTrace: "stack_trace", abi.RingBuf: "ringbuf", abi.PerfEventArray: "perf_event_array",
+	abi.PerThread: "per_thread", abi.LRUHash: "lru_hash", abi.StackTrace: "stack_trace", abi.RingBuf: "ringbuf", abi.PerfEventArray: "perf_event_array",
 }
 
 // callers lists the calls that lead to the running function, innermost first.

@@ -43,8 +43,12 @@ type checker struct {
 	order   []*mapInfo
 	config  config
 	changed bool
-	final   bool            // this pass reports
-	foreign bool            // see scriptNode
+	final   bool // this pass reports
+	foreign bool // see scriptNode
+	// otherKeys are maps with other keys than the thread's own number, and deletes
+	// those of which entries are deleted.
+	otherKeys, deletes map[string]bool
+
 	suspect map[string]bool // maps whose assignments have errors: that they are not known is no news
 
 	types    *cTypes
@@ -67,7 +71,8 @@ const maxPasses = 100
 
 // check types the whole script.
 func check(n *scriptNode, diags *diag.Collector, opts *Options) *checker {
-	c := &checker{diags: diags, opts: opts, maps: make(map[string]*mapInfo), foreign: n.foreign, suspect: make(map[string]bool), types: n.types}
+	c := &checker{diags: diags, opts: opts, maps: make(map[string]*mapInfo), foreign: n.foreign, suspect: make(map[string]bool), types: n.types,
+		otherKeys: make(map[string]bool), deletes: make(map[string]bool)}
 	c.settings(n)
 	for range maxPasses {
 		c.changed = false
@@ -235,6 +240,8 @@ func (c *checker) buildMaps() []Map {
 			}
 			if m.entries != 0 {
 				spec.MaxEntries = m.entries
+			} else if m.agg == Plain && c.deletes[m.name] && !c.otherKeys[m.name] && spec.KeySize == 8 && spec.ValueSize == 8 {
+				spec.Kind, spec.MaxEntries = abi.PerThread, 1
 			}
 		}
 		out = append(out, Map{Name: spec.Name, Spec: spec, Agg: m.agg, Signed: m.signed, Type: m.value, Buckets: m.buckets, Keys: m.keys, Hidden: m.name != "" && m.name[0] == '('})

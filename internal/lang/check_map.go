@@ -166,6 +166,7 @@ func (c *checker) entryCall(x *callExpr) Type {
 		m = &entry
 		x.args = []expr{m}
 	}
+	c.deletes[m.name] = c.deletes[m.name] || x.name == "delete"
 	keys := c.mapKeys(m)
 	info := c.usedMap(m)
 	switch {

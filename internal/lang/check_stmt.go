@@ -165,6 +165,9 @@ func (c *checker) undefined(v *varExpr) {
 // mapKeys checks the parts of a key.
 func (c *checker) mapKeys(m *mapExpr) []Type {
 	var keys []Type
+	if len(m.keys) != 1 || !isTid(m.keys[0]) {
+		c.otherKeys[m.name] = true
+	}
 	for _, k := range m.keys {
 		t := c.value(k)
 		keys = append(keys, c.keyType(k.base(), t))
@@ -187,6 +190,11 @@ func (c *checker) mapKeys(m *mapExpr) []Type {
 		keys = []Type{badType}
 	}
 	return keys
+}
+
+func isTid(x expr) bool {
+	n, ok := x.(*nameExpr)
+	return ok && n.name == builtinTid
 }
 
 // maxKeys is the largest number of parts of a key (see abi.MapSpec).

@@ -40,7 +40,8 @@
 // A map that is assigned values is shared by all threads. '+=', '-=', '++' and
 // '--' on it are one atomic addition, so unlike in bpftrace none is lost; other
 // operators read, compute and write. Keys that were deleted make room for others
-// when there are max_map_keys of them.
+// when there are max_map_keys of them. A map whose only key is tid, and of which
+// entries are deleted, has a place in every thread's own slot.
 // What is read from maps, and builtins such as nsecs, are computed before the
 // statement that they stand in, whatever conditions are in it.
 //

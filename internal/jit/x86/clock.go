@@ -13,40 +13,37 @@ const clockTries = 3
 // behind the published one, for it was read on another processor, counts as
 // equal.
 //
-//	rdi header, rsi number of the publication, r8 counter, r9 time, r10 scale,
-//	r11 tries left
+//	rdi header, rsi number of the publication, r8 the copy, r9 tries left
 func (r *assembler) clock() {
-	r.save(asm.RAX, asm.RDX, asm.RSI, asm.RDI, asm.R8, asm.R9, asm.R10, asm.R11)
-	again, later := r.NewLabel(), r.NewLabel()
+	r.save(asm.RAX, asm.RDX, asm.RSI, asm.RDI, asm.R8, asm.R9)
+	again, later, out := r.NewLabel(), r.NewLabel(), r.NewLabel()
 	r.global(asm.RDI, abi.HdrClock)
-	r.MovRI(asm.R11, clockTries)
+	r.MovRI(asm.R9, clockTries)
 	r.Bind(again)
 	r.Load(8, asm.RSI, asm.At(asm.RDI, 0))
-	r.MovRR(4, asm.RAX, asm.RSI)
-	r.OpRI(asm.And, 4, asm.RAX, 1)
-	r.ImulI(4, asm.RAX, asm.RAX, abi.ClockSize)
-	field := func(off int32) asm.Mem { return asm.AtIndex(asm.RDI, asm.RAX, 1, 8+off) }
-	r.Load(8, asm.R8, field(abi.ClockTSC))
-	r.Load(8, asm.R9, field(abi.ClockNS))
-	r.Load(8, asm.R10, field(abi.ClockMult))
-	r.Dec(4, asm.R11)
-	out := r.NewLabel()
-	r.Jcc(asm.E, out)
-	r.OpRM(asm.Cmp, 8, asm.RSI, asm.At(asm.RDI, 0))
-	r.Jcc(asm.NE, again)
-	r.Bind(out)
+	r.MovRR(4, asm.R8, asm.RSI)
+	r.OpRI(asm.And, 4, asm.R8, 1)
+	r.ImulI(4, asm.R8, asm.R8, abi.ClockSize)
+	r.OpRR(asm.Add, 8, asm.R8, asm.RDI)
+	field := func(off int32) asm.Mem { return asm.At(asm.R8, 8+off) }
 	r.Rdtsc()
 	r.ShiftI(asm.Shl, 8, asm.RDX, 32)
 	r.OpRR(asm.Or, 8, asm.RAX, asm.RDX)
-	r.OpRR(asm.Sub, 8, asm.RAX, asm.R8)
+	r.OpRM(asm.Sub, 8, asm.RAX, field(abi.ClockTSC))
 	r.Jcc(asm.AE, later)
 	r.zero(asm.RAX)
 	r.Bind(later)
-	r.Mul(8, asm.R10)
+	r.Load(8, asm.RDX, field(abi.ClockMult))
+	r.Mul(8, asm.RDX)
 	r.ShiftI(asm.Shl, 8, asm.RDX, 32)
 	r.ShiftI(asm.Shr, 8, asm.RAX, 32)
 	r.OpRR(asm.Or, 8, asm.RAX, asm.RDX)
-	r.OpRR(asm.Add, 8, asm.RAX, asm.R9)
+	r.OpRM(asm.Add, 8, asm.RAX, field(abi.ClockNS))
+	r.OpRM(asm.Cmp, 8, asm.RSI, asm.At(asm.RDI, 0))
+	r.Jcc(asm.E, out)
+	r.Dec(4, asm.R9)
+	r.Jcc(asm.NE, again)
+	r.Bind(out)
 	r.Store(8, r.arg(0), asm.RAX)
 	r.end()
 }

@@ -38,6 +38,9 @@ func (u *unit) mapOperands(o *op) error {
 	if o.result.Static() {
 		return nil
 	}
+	if ml.Kind == abi.PerThread {
+		return u.threadOperands(o)
+	}
 	o.temps |= vars(temp1)
 	if o.in.Helper() == bpfasm.FnMapLookupElem && ml.IsHash() && ml.KeyWords() == 1 {
 		o.temps |= vars(temp2)
@@ -120,6 +123,9 @@ func (g *generator) loadKey(d asm.Reg, m asm.Mem, size int) {
 // mapLookup emits map_lookup_elem.
 func (g *generator) mapLookup(o *op) {
 	switch {
+	case o.key.ml.Kind == abi.PerThread:
+		g.threadLookup(o)
+		return
 	case !o.key.ml.IsHash():
 		g.arrayCell(o)
 		return
@@ -223,6 +229,10 @@ func (g *generator) putSlot(o *op, n int32) {
 // mapUpdate emits map_update_elem.
 func (g *generator) mapUpdate(o *op) {
 	d := g.r(bpfasm.R0)
+	if o.key.ml.Kind == abi.PerThread {
+		g.threadUpdate(o)
+		return
+	}
 	sp := g.enterCall(4)
 	g.putKey(o, d)
 	g.putPointer(o, bpfasm.R3, d, 1)
@@ -235,6 +245,10 @@ func (g *generator) mapUpdate(o *op) {
 // mapDelete emits map_delete_elem.
 func (g *generator) mapDelete(o *op) {
 	d := g.r(bpfasm.R0)
+	if o.key.ml.Kind == abi.PerThread {
+		g.threadDelete(o)
+		return
+	}
 	sp := g.enterCall(1)
 	g.putKey(o, d)
 	g.callRoutine(&g.routines(o).remove, d)

@@ -30,6 +30,7 @@ var kernelMaps = []abi.MapSpec{
 	{Name: "long lru hash", Kind: abi.LRUHash, KeySize: 11, ValueSize: 12, MaxEntries: 3},
 	{Name: "percpu hash", Kind: abi.PerSlotHash, KeySize: 8, ValueSize: 16, MaxEntries: 4},
 	{Name: "percpu long hash", Kind: abi.PerSlotHash, KeySize: 20, ValueSize: 8, MaxEntries: 4},
+	{Name: "thread", Kind: abi.PerThread, KeySize: 8, ValueSize: 8, MaxEntries: 1},
 }
 
 // mapOps makes a program of lookups, updates and deletions with few keys. What
@@ -70,7 +71,7 @@ func (g *mapRandomizer) op() {
 	switch k := g.IntN(5); {
 	case k < 2:
 		g.update(spec)
-	case k < 3 && spec.IsTable():
+	case k < 3 && (spec.IsTable() || spec.Kind == abi.PerThread):
 		g.add(bpf.Call(bpfasm.FnMapDeleteElem), bpfasm.Add.Reg(bpfasm.R9, bpfasm.R0))
 	default:
 		g.lookup(spec)

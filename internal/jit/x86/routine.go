@@ -52,7 +52,7 @@ func (r *routineMaker) maps() ([]mapRoutines, error) {
 	out := make([]mapRoutines, len(r.env.Layout.Maps))
 	for i := range out {
 		ml := &r.env.Layout.Maps[i]
-		if ml.IsRing() {
+		if ml.IsRing() || ml.Kind == abi.PerThread { // these are inlined
 			continue
 		}
 		var err error

@@ -8,6 +8,7 @@ import (
 
 	"trapless/internal/abi"
 	asm "trapless/internal/asm/x86"
+	"trapless/internal/bpf/routine"
 )
 
 // Runtime is where the routines lie that detours call on their cold paths.
@@ -421,7 +422,9 @@ func (r *assembler) newNode(ml *abi.MapLayout, drop asm.Label) {
 }
 
 // ring writes a record into the slot's ring. A run that is interrupted here
-// leaves its claim for the signal handler to see, whose event is then missed.
+// leaves its claim, the stack pointer, for the signal handler to see, whose event is
+// then missed. If the handler never came back, but jumped out, or if the thread
+// ended, the claim is taken over by the next run that can tell.
 // In a child that was forked in the meantime the gate is closed, and the
 // parent's ring is left alone.
 //
@@ -436,7 +439,7 @@ func (r *assembler) ring(ofMap bool) {
 		saved = append(saved, asm.R11)
 	}
 	r.save(saved...)
-	busy, full, done, out := r.NewLabel(), r.NewLabel(), r.NewLabel(), r.NewLabel()
+	busy, full, done, out, free := r.NewLabel(), r.NewLabel(), r.NewLabel(), r.NewLabel(), r.NewLabel()
 	r.Load(8, asm.RSI, r.arg(0))
 	r.Load(8, asm.RCX, r.arg(1))
 	r.Load(8, asm.RDI, r.arg(2))
@@ -446,6 +449,7 @@ func (r *assembler) ring(ofMap bool) {
 	}
 	r.OpMI(asm.Cmp, 8, asm.At(asm.RDI, abi.SlotClaim), 0)
 	r.Jcc(asm.NE, busy)
+	r.Bind(free)
 	r.Store(8, asm.At(asm.RDI, abi.SlotClaim), asm.RSP)
 	r.Load(8, asm.R8, asm.At(asm.RDI, abi.SlotRingHead))
 	r.Lea(asm.R9, asm.At(asm.RCX, abi.RecPayload))
@@ -477,6 +481,7 @@ func (r *assembler) ring(ofMap bool) {
 	r.MovRI(asm.RAX, uint64(fail))
 	r.Jmp(done)
 	r.Bind(busy)
+	r.abandoned(free)
 	r.IncM(8, asm.At(asm.RDI, abi.SlotMisses))
 	r.MovRI(asm.RAX, uint64(fail))
 	r.Jmp(out)
@@ -506,32 +511,88 @@ func (r *assembler) roundSize(tooBig asm.Label) {
 	r.ShiftI(asm.Shl, 8, asm.R11, 32)
 }
 
-// record writes a record from the head in R8 on.
+// abandoned goes to free if the run that has claimed the slot (RDI) cannot be one
+// that is interrupted now. That is known on the stack that the C library has noted
+// for the thread: what is interrupted there lies below us. What was on another
+// stack, where handlers run, has ended. RAX, RDX and R8 are lost.
+func (r *assembler) abandoned(free asm.Label) {
+	at := r.env.Memory.Stack
+	if at == 0 {
+		return
+	}
+	no, low := r.NewLabel(), r.NewLabel()
+	r.Load(8, asm.RAX, asm.FS(at))
+	r.Load(8, asm.RDX, asm.FS(at+8))
+	r.OpRR(asm.Add, 8, asm.RDX, asm.RAX)
+	r.TestRR(8, asm.RAX, asm.RAX)
+	r.Jcc(asm.NE, low)
+	r.Lea(asm.RAX, asm.At(asm.RDX, -routine.MainStack))
+	r.Bind(low)
+	r.OpRR(asm.Cmp, 8, asm.RSP, asm.RAX)
+	r.Jcc(asm.B, no)
+	r.OpRR(asm.Cmp, 8, asm.RSP, asm.RDX)
+	r.Jcc(asm.AE, no)
+	r.Load(8, asm.R8, asm.At(asm.RDI, abi.SlotClaim))
+	r.OpRR(asm.Cmp, 8, asm.R8, asm.RAX)
+	r.Jcc(asm.B, free)
+	r.OpRR(asm.Cmp, 8, asm.R8, asm.RSP)
+	r.Jcc(asm.BE, free)
+	r.OpRR(asm.Cmp, 8, asm.R8, asm.RDX)
+	r.Jcc(asm.AE, free)
+	r.Bind(no)
+}
+
+// record writes a record from the head in R8 on: at once where it lies in one piece.
 func (r *assembler) record() {
-	r.Lea(asm.R10, asm.At(asm.RDI, int32(r.env.Layout.RingOff)))
+	l := r.env.Layout
+	wraps, written, again := r.NewLabel(), r.NewLabel(), r.NewLabel()
+	r.Lea(asm.R10, asm.At(asm.RDI, int32(l.RingOff)))
 	r.Rdtsc()
 	r.ShiftI(asm.Shl, 8, asm.RDX, 32)
 	r.OpRR(asm.Or, 8, asm.RAX, asm.RDX)
+	r.MovRR(8, asm.RDX, asm.R8)
+	r.ringOffset(asm.RDX)
+	r.OpRI(asm.Cmp, 8, asm.RDX, int32(l.RingSize-abi.MaxRecord))
+	r.Jcc(asm.A, wraps)
+	r.OpRR(asm.Add, 8, asm.R10, asm.RDX)
+	r.Store(8, asm.At(asm.R10, abi.RecSize), asm.R9)
+	r.Store(8, asm.At(asm.R10, abi.RecTSC), asm.RAX)
+	r.Lea(asm.R8, asm.AtIndex(asm.R8, asm.RCX, 1, abi.RecPayload))
+	r.Bind(again)
+	r.Load(8, asm.RAX, asm.AtIndex(asm.RSI, asm.RCX, 1, -8))
+	r.Store(8, asm.AtIndex(asm.R10, asm.RCX, 1, abi.RecPayload-8), asm.RAX)
+	r.OpRI(asm.Sub, 8, asm.RCX, 8)
+	r.Jcc(asm.NE, again)
+	r.Jmp(written)
+
+	r.Bind(wraps)
 	r.put(asm.R9) // the size and the flags
 	r.put(asm.RAX)
-	again := r.NewLabel()
-	r.Bind(again)
+	word := r.NewLabel()
+	r.Bind(word)
 	r.Load(8, asm.RAX, asm.At(asm.RSI, 0))
 	r.put(asm.RAX)
 	r.OpRI(asm.Add, 8, asm.RSI, 8)
 	r.OpRI(asm.Sub, 8, asm.RCX, 8)
-	r.Jcc(asm.NE, again)
+	r.Jcc(asm.NE, word)
+	r.Bind(written)
+}
+
+// ringOffset makes d an offset in the ring, wherever the target has moved it to, and
+// keeps it aligned.
+func (r *assembler) ringOffset(d asm.Reg) {
+	mask := r.env.Layout.RingSize - 8
+	if mask > math.MaxInt32 {
+		panic("BUG: jit: a ring is larger than its slot may be")
+	}
+	r.OpRI(asm.And, 8, d, int32(mask))
 }
 
 // put stores a word at the head in R8, wherever the target has moved that to,
 // and advances it. RDX is lost.
 func (r *assembler) put(s asm.Reg) {
-	mask := r.env.Layout.RingSize - 8 // also keeps the word aligned
-	if mask > math.MaxInt32 {
-		panic("BUG: jit: a ring is larger than its slot may be")
-	}
 	r.MovRR(8, asm.RDX, asm.R8)
-	r.OpRI(asm.And, 8, asm.RDX, int32(mask))
+	r.ringOffset(asm.RDX)
 	r.Store(8, asm.AtIndex(asm.R10, asm.RDX, 1, 0), s)
 	r.OpRI(asm.Add, 8, asm.R8, 8)
 }
