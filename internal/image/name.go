@@ -11,8 +11,10 @@ import (
 type Match struct {
 	Func
 	Symbol string // the name that fitted, as it stands in the file
-	Pretty string // the same, demangled; equal to Symbol where nothing is mangled
 }
+
+// Pretty is the name that fitted, demangled; equal to Symbol where nothing is mangled.
+func (m *Match) Pretty() string { return pretty(m.Symbol) }
 
 const (
 	maxMangled = 16 << 10 // a longer name is left as it is
@@ -24,25 +26,26 @@ func Wild(pattern string) bool { return strings.ContainsAny(pattern, "*?") }
 
 // Match returns the functions one of whose names fits a pattern, sorted by start, each once. A demangled
 // name (C++, Rust) fits with its parameters or without. Functions that only choose another (IFunc) are
-// among them, marked. Parts of functions (Entry is false) and wrappers are not: a function would be found
+// among them, marked. A pattern that begins as mangled names do is compared with those alone: what begins so is
+// reserved in C++ (lex.name). Parts of functions (Entry is false) and wrappers are not: a function would be found
 // twice.
 func (fs *Functions) Match(pattern string) []Match {
-	full := fs.demangled()
 	var found []Match
 	for i := range fs.all {
 		fn := &fs.all[i]
 		if !fn.Entry || fn.Wrapper {
 			continue
 		}
-		for _, name := range fn.Names {
-			pretty, ok := full[name]
-			if !ok {
-				pretty = name
-			}
-			if glob(pattern, name) || ok && globPretty(pattern, name, pretty) {
-				found = append(found, Match{*fn, name, pretty})
-				break
-			}
+		n := slices.IndexFunc(fn.Names, func(name string) bool { return glob(pattern, name) })
+		if n < 0 && !mangled(pattern) {
+			full := fs.demangled()
+			n = slices.IndexFunc(fn.Names, func(name string) bool {
+				pretty, ok := full[name]
+				return ok && globPretty(pattern, name, pretty)
+			})
+		}
+		if n >= 0 {
+			found = append(found, Match{*fn, fn.Names[n]})
 		}
 	}
 	return found
@@ -84,7 +87,7 @@ func (fs *Functions) withSymbol(test func(string) bool) []Match {
 	for i := range fs.all {
 		if n := slices.IndexFunc(fs.all[i].Names, test); n >= 0 {
 			name := fs.all[i].Names[n]
-			found = append(found, Match{fs.all[i], name, fs.Pretty(name)})
+			found = append(found, Match{fs.all[i], name})
 		}
 	}
 	return found
@@ -103,7 +106,7 @@ func (fs *Functions) withPretty(name string) []Match {
 				continue
 			}
 			if pretty == name || fn.Entry && withoutParameters(symbol) == name {
-				found = append(found, Match{*fn, symbol, pretty})
+				found = append(found, Match{*fn, symbol})
 				break
 			}
 		}
@@ -112,7 +115,9 @@ func (fs *Functions) withPretty(name string) []Match {
 }
 
 // Pretty demangles a name as it is shown to people. Any other name comes back as it is.
-func (fs *Functions) Pretty(name string) string {
+func (fs *Functions) Pretty(name string) string { return pretty(name) }
+
+func pretty(name string) string {
 	if !mangled(name) {
 		return name
 	}

@@ -42,7 +42,7 @@ func TestLookupAndMatchNames(t *testing.T) {
 		var got []string
 		matches := fs.Match(row.pattern)
 		for _, m := range matches {
-			got = append(got, m.Pretty)
+			got = append(got, m.Pretty())
 		}
 		slices.Sort(got)
 		if row.want == "*" {

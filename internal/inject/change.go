@@ -195,7 +195,7 @@ func (a *application) run(ctx context.Context, todo []Change) error {
 		switch {
 		case err != nil || done:
 			return err
-		case len(left) == 0:
+		case len(left) == 0 && len(todo) == 0:
 			time.Sleep(sliceRest << finals)
 			finals++
 		case len(left) < len(todo):
@@ -210,13 +210,15 @@ func (a *application) run(ctx context.Context, todo []Change) error {
 }
 
 // once stops the threads, makes some changes, and returns the others. The threads
-// run afterwards, unless it is done.
+// run afterwards, unless it is done: the end has a stop of its own if the changes
+// have taken long.
 func (a *application) once(ctx context.Context, todo []Change, tries, finals int) (left []Change, done bool, err error) {
 	if err := a.stop(ctx); err != nil {
 		return todo, false, err
 	}
-	left, err = a.slice(ctx, todo)
-	if err == nil && len(left) == 0 {
+	until := time.Now().Add(sliceTime)
+	left, err = a.slice(todo, until)
+	if err == nil && len(left) == 0 && (a.held || len(todo) == 0 || time.Until(until) > sliceTime/2) {
 		if err = a.setGates(a.out, false); err == nil {
 			done, err = a.finish(finals)
 		}
@@ -233,8 +235,7 @@ func (a *application) once(ctx context.Context, todo []Change, tries, finals int
 
 // slice makes as many changes as it has time for, with all threads stopped, and
 // returns the others.
-func (a *application) slice(ctx context.Context, todo []Change) (left []Change, err error) {
-	until := time.Now().Add(sliceTime)
+func (a *application) slice(todo []Change, until time.Time) (left []Change, err error) {
 	a.waiting = map[*plan.Window]bool{}
 	if !a.begun {
 		if err := a.begin(); err != nil {

@@ -235,7 +235,7 @@ func (t *Target) unpatch(maps proc.Maps, e *entry) (bool, error) {
 
 // carried are the entries that a new journal starts with: what stays mapped. The
 // pieces of code in a region are told apart, so that they are found again, unless
-// they are more than room entries: then neighbours become one.
+// they take more than room bytes: then neighbours become one.
 func (p *previous) carried(room int) []entry {
 	if p == nil {
 		return nil
@@ -249,7 +249,15 @@ func (p *previous) carried(room int) []entry {
 			pieces = append(pieces, e)
 		}
 	}
-	for gap := uint64(0); len(regions)+len(pieces) > room && gap <= regionSize; gap = max(2*gap, 64) {
+	size := func() (n int) {
+		for _, es := range [][]entry{regions, pieces} {
+			for i := range es {
+				n += es[i].size()
+			}
+		}
+		return n
+	}
+	for gap := uint64(0); size() > room && gap <= regionSize; gap = max(2*gap, 64) {
 		pieces = joined(pieces, regions, gap)
 	}
 	return append(regions, pieces...)

@@ -1,69 +1,64 @@
 package inject
 
-import "errors"
+import (
+	"errors"
+
+	"trapless/internal/abi"
+)
 
 // A session that arms and disarms, or registers and unregisters, over and over writes
-// an entry for each patch each time. When there is no room left, the entries of
-// patches that are there move to where those of others were, in their order, and what
-// becomes free is used again. A tracer may die in between: then an entry is there
-// twice, and undoing it twice is undoing it once.
+// an entry for each patch each time. When there is no room left, the entries that
+// still say something are written anew, in their order, into the other half of the
+// room, and then one word makes this half the journal. So a tracer may die at any
+// moment.
 
-// place writes entries of patches, all behind those that are pending, because they may
-// depend on them, and returns their numbers.
-func (j *journal) place(es []entry) ([]int, error) {
-	n := min(len(es), len(j.spare))
-	at := append([]int(nil), j.spare[:n]...)
-	for i := range es[n:] {
-		at = append(at, len(j.entries)+i)
-	}
-	if err := j.append(es[n:]...); err != nil {
-		return nil, err
-	}
-	j.spare = j.spare[n:]
-	for i, k := range at[:n] {
-		if err := j.rewrite(k, es[i]); err != nil {
-			return nil, err
-		}
-	}
-	return at, nil
-}
-
-// rewrite writes an entry over number i, which is undone.
-func (j *journal) rewrite(i int, e entry) error {
-	state := e.state
-	e.state = stateUndone
-	if err := j.mem.WriteAt(e.appendTo(nil), j.at(i)); err != nil {
-		return err
-	}
-	j.entries[i] = e
-	return j.setState(i, state)
-}
-
-// compact moves the entries of patches together and says where each is now that was
-// moved.
+// compact leaves out the entries of patches and semaphores that are undone, and says
+// where each of the others is now.
 func (j *journal) compact() (moved map[int]int, err error) {
-	var places []int
-	for i := range j.entries {
-		if j.entries[i].kind == entryPatch {
-			places = append(places, i)
-		}
+	next := &journal{mem: j.mem, base: j.base, offset: j.offset, size: j.size}
+	if j.start == 0 {
+		next.start = (j.size / 2) &^ 7
 	}
+	var raw []byte
 	moved = map[int]int{}
-	next := 0
-	for _, i := range places {
-		if j.entries[i].state != statePending {
+	for i := range j.entries {
+		e := j.entries[i]
+		if e.state == stateUndone && (e.kind == entryPatch || e.kind == entrySemaphore) {
 			continue
 		}
-		if to := places[next]; to != i {
-			if err := errors.Join(j.rewrite(to, j.entries[i]), j.setState(i, stateUndone)); err != nil {
-				return nil, err
-			}
-			moved[i] = to
-		}
-		next++
+		raw = e.encode(raw)
+		moved[i] = len(next.entries)
+		next.add(e)
 	}
-	j.spare = places[next:]
+	if err := j.mem.WriteAt(raw, next.base+abi.Addr(next.offset+next.start)); err != nil {
+		return nil, err
+	}
+	if err := next.putUsed(); err != nil {
+		return nil, err
+	}
+	*j = *next
 	return moved, nil
+}
+
+// record writes entries into the journal and returns the number of the first one.
+func (t *Target) record(es ...entry) (int, error) {
+	n := len(t.journal.entries)
+	err := t.journal.append(es...)
+	if !errors.Is(err, errJournalFull) {
+		return n, err
+	}
+	moved, err := t.journal.compact()
+	if err != nil {
+		return 0, err
+	}
+	for _, d := range t.detours {
+		d.entry = moved[d.entry]
+	}
+	for at, i := range t.semaphores {
+		t.semaphores[at] = moved[i]
+	}
+	n = len(t.journal.entries)
+	return n, t.journal.append(es...)
 }
 
 // announce writes patches into the journal before they are made.
@@ -75,24 +70,12 @@ func (t *Target) announce(ds []*Detour) error {
 		copy(e.old[:], d.patch.Old)
 		copy(e.new[:], d.patch.New)
 	}
-	at, err := t.journal.place(es)
-	if errors.Is(err, errJournalFull) {
-		var moved map[int]int
-		if moved, err = t.journal.compact(); err != nil {
-			return err
-		}
-		for _, d := range t.detours {
-			if to, ok := moved[d.entry]; ok {
-				d.entry = to
-			}
-		}
-		at, err = t.journal.place(es)
-	}
+	first, err := t.record(es...)
 	if err != nil {
 		return err
 	}
 	for i, d := range ds {
-		d.entry = at[i]
+		d.entry = first + i
 	}
 	return nil
 }

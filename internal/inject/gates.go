@@ -1,7 +1,6 @@
 package inject
 
 import (
-	"cmp"
 	"slices"
 
 	"trapless/internal/abi"
@@ -88,13 +87,13 @@ func gate(open bool) byte {
 	return 0
 }
 
-// gateGap is how many bytes between gates are written again, with what they hold,
-// rather than to make two writes of one.
-const gateGap = 1024
-
-// setGates writes the gates of detours: as they are enabled, or all closed.
+// setGates writes the gates of detours: as they are enabled, or all closed. Gates
+// between them are written again, with what they hold.
 func (t *Target) setGates(ds []*Detour, open bool) error {
-	var changed []abi.Range
+	if !t.gatesOpen && !open {
+		return nil // CloseGates has closed them
+	}
+	changed := map[*Region]abi.Range{}
 	for _, d := range ds {
 		if len(d.enabled) == 0 {
 			continue
@@ -102,26 +101,30 @@ func (t *Target) setGates(ds []*Detour, open bool) error {
 		r := t.regionOf(d.At)
 		r.gates[0] = max(r.gates[0], gate(open))
 		at := r.gatesOf(d.At)
-		n := d.fill(r.gates[at-r.Start:], open)
-		changed = append(changed, abi.Range{Start: at, End: at + abi.Addr(n)}, abi.Range{Start: r.Gate(), End: r.Gate() + 1})
-	}
-	return t.writeGates(changed)
-}
-
-// writeGates writes gates as they are known to have to be.
-func (t *Target) writeGates(changed []abi.Range) error {
-	slices.SortFunc(changed, func(x, y abi.Range) int { return cmp.Compare(x.Start, y.Start) })
-	for i := 0; i < len(changed); {
-		part := changed[i]
-		r := t.regionOf(part.Start)
-		for i++; i < len(changed) && changed[i].Start <= part.End+gateGap && r.Contains(changed[i].Start); i++ {
-			part.End = max(part.End, changed[i].End)
+		part := abi.Range{Start: at, End: at + abi.Addr(d.fill(r.gates[at-r.Start:], open))}
+		if c, ok := changed[r]; ok {
+			part = abi.Range{Start: min(c.Start, part.Start), End: max(c.End, part.End)}
 		}
-		if err := t.mem.WriteAt(r.gates[part.Start-r.Start:part.End-r.Start], part.Start); err != nil {
+		changed[r] = part
+	}
+	for _, r := range t.regions { // in the order in which they were mapped
+		part, ok := changed[r]
+		if !ok {
+			continue
+		}
+		if err := t.writeGates(r, part); err != nil {
+			return err
+		}
+		if err := t.writeGates(r, abi.Range{Start: r.Gate(), End: r.Gate() + 1}); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// writeGates writes gates as they are known to have to be.
+func (t *Target) writeGates(r *Region, part abi.Range) error {
+	return t.mem.WriteAt(r.gates[part.Start-r.Start:part.End-r.Start], part.Start)
 }
 
 // UpdateGates enables and disables programs as was said by Detour.Enable. The
@@ -144,16 +147,15 @@ func (t *Target) OpenGates() error {
 // Disarm waits for them.
 func (t *Target) CloseGates() error {
 	t.gatesOpen = false
-	var changed []abi.Range
 	for _, r := range t.regions {
 		clear(r.gates)
-		changed = append(changed, abi.Range{Start: r.Gate(), End: r.Gate() + 1})
-	}
-	for _, p := range t.placements.all {
-		if r := t.regionOf(p.at); r != nil && p.isDetour() {
-			at := r.gatesOf(p.at)
-			changed = append(changed, abi.Range{Start: at, End: at + abi.Addr(p.size/gateShare)})
+		end := r.Gate() + 1
+		if r.used > 0 {
+			end = r.gatesOf(r.used)
+		}
+		if err := t.writeGates(r, abi.Range{Start: r.Gate(), End: end}); err != nil {
+			return err
 		}
 	}
-	return t.writeGates(changed)
+	return nil
 }

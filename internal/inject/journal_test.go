@@ -23,22 +23,24 @@ func (m fakeMemory) WriteAt(p []byte, at abi.Addr) error { copy(m[at:], p); retu
 // no tracer take memory for it.
 func TestJournalOfAnySize(t *testing.T) {
 	const huge = 1 << 46               // a sparse file may be as large
-	for _, words := range [][3]uint64{ // count, offset, size
-		{huge / entrySize, 0, huge},
-		{maxEntries + 1, abi.PageSize, huge},
+	for _, words := range [][3]uint64{ // bytes used, offset, size
+		{math.MaxUint32, 0, huge},
+		{entryLeast | 4<<32, abi.PageSize, entryLeast}, // that begin behind a word
+		{maxJournal + 1, abi.PageSize, huge},
 		{math.MaxUint64, abi.PageSize, huge},
 		{1, huge + 1, 0},
-		{1, huge, entrySize},
-		{2, abi.PageSize, 2*entrySize - 1},
+		{1, huge, entryLeast},
+		{2 * entryLeast, abi.PageSize, 2*entryLeast - 1},
+		{entryLeast, 0, entryLeast}, // of kind 0
 		{1, math.MaxUint64, math.MaxUint64},
 	} {
 		mem := make(fakeMemory, abi.HeaderSize)
 		put := func(off, v uint64) { binary.LittleEndian.PutUint64(mem[abi.HdrJournal+off:], v) }
-		put(jrnCount, words[0])
+		put(jrnUsed, words[0])
 		put(jrnOffset, words[1])
 		put(jrnSize, words[2])
 		if _, _, err := openJournal(mem, 0, huge); err == nil || !strings.Contains(err.Error(), "does not make sense") {
-			t.Errorf("count %#x, offset %#x, size %#x: %v", words[0], words[1], words[2], err)
+			t.Errorf("used %#x, offset %#x, size %#x: %v", words[0], words[1], words[2], err)
 		}
 	}
 }
@@ -47,9 +49,57 @@ func TestJournalOfAnySize(t *testing.T) {
 // read, and so not undo.
 func TestJournalStaysReadable(t *testing.T) {
 	mem := make(fakeMemory, abi.HeaderSize)
-	j := &journal{mem: mem, size: math.MaxUint64, entries: make([]entry, maxEntries-1)}
-	if err := j.append(entry{}, entry{}); !errors.Is(err, errJournalFull) {
+	j := &journal{mem: mem, size: math.MaxUint64, used: maxJournal - entryLeast}
+	if err := j.append(entry{kind: entryRegion}, entry{kind: entryRegion}); !errors.Is(err, errJournalFull) {
 		t.Errorf("%v with one entry too many", err)
+	}
+}
+
+// TestJournalIsReadAsItWasWritten: all kinds of entries and states come back, and a
+// journal of which a byte was changed is read or refused.
+func TestJournalIsReadAsItWasWritten(t *testing.T) {
+	r := rand.New(rand.NewPCG(3, 4))
+	for range 300 {
+		mem := make(fakeMemory, 64<<10)
+		l := &abi.Layout{Journal: abi.HeaderSize, JournalSize: 60 << 10}
+		j, err := newJournal(l, []entry{{kind: entryBoard, a: 0x2000, b: 0x1000}, {kind: entryPlacement, a: 1, b: 2, c: 3}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := j.publish(mem, 0, 0x1000); err != nil {
+			t.Fatal(err)
+		}
+		for range r.IntN(100) {
+			e := entry{kind: entryKind(1 + r.IntN(int(entryKinds)-1)), state: statePending, a: r.Uint64(), b: uint64(r.Uint32())}
+			if e.size() > entryLeast {
+				e.c = r.Uint64()
+			}
+			switch e.kind {
+			case entryAction:
+				e.b = r.Uint64()
+			case entryPatch:
+				e.b = uint64(1 + r.IntN(maxWindow))
+				for i := range e.b {
+					e.old[i], e.new[i] = byte(r.Uint32()), byte(r.Uint32())
+				}
+			}
+			if err := j.append(e); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for range min(len(j.entries), 20) {
+			if err := j.setState(r.IntN(len(j.entries)), stateUndone); err != nil {
+				t.Fatal(err)
+			}
+		}
+		again, _, err := openJournal(mem, 0, uint64(len(mem)))
+		if err != nil || !slices.Equal(again.entries, j.entries) || !slices.Equal(again.actions, j.actions) || again.used != j.used {
+			t.Fatalf("%v: %v instead of %v", err, again, j)
+		}
+		mem[r.IntN(int(abi.HeaderSize)+int(j.used))] ^= byte(1 + r.IntN(255))
+		if _, _, err := openJournal(mem, 0, uint64(len(mem))); err != nil && !strings.Contains(err.Error(), "does not make sense") {
+			t.Fatal(err)
+		}
 	}
 }
 
@@ -67,7 +117,7 @@ func TestCarriedPieces(t *testing.T) {
 			j.entries = append(j.entries, entry{kind: entryPlacement, a: in.a + r.Uint64N(in.b-size), b: size, c: 7}, entry{kind: entryPatch})
 		}
 		room := 4 + r.IntN(1000)
-		got := (&previous{journal: j}).carried(room)
+		got := (&previous{journal: j}).carried(24 * room)
 		if len(got) > room {
 			t.Fatalf("%d entries for %d", len(got), room)
 		}
@@ -99,11 +149,14 @@ func TestCarriedPieces(t *testing.T) {
 // with room for little more than are there at once. What is there is in the journal
 // at every moment, behind what was there before.
 func TestJournalCompacts(t *testing.T) {
-	const most, room = 10, 24
+	const most, room = 10, 1000 // in bytes: a half for the region and patches of 32 bytes
 	r := rand.New(rand.NewPCG(3, 4))
-	mem := make(fakeMemory, abi.HeaderSize+room*entrySize)
-	j, err := newJournal(mem, 0, &abi.Layout{Journal: abi.HeaderSize, JournalSize: room * entrySize}, 0, []entry{{kind: entryRegion, a: 1 << 20, b: regionSize}})
+	mem := make(fakeMemory, abi.HeaderSize+room)
+	j, err := newJournal(&abi.Layout{Journal: abi.HeaderSize, JournalSize: room}, []entry{{kind: entryRegion, a: 1 << 20, b: regionSize}})
 	if err != nil {
+		t.Fatal(err)
+	}
+	if err := j.publish(mem, 0, 0); err != nil {
 		t.Fatal(err)
 	}
 	target := &Target{journal: j}

@@ -2,6 +2,7 @@ package inject
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -85,7 +86,8 @@ type builder struct {
 
 	contents  map[int][]byte // of the maps that nothing writes to, by their numbers
 	constants map[*Region]map[int]abi.Addr
-	guessed   map[abi.Addr]*jit.Runtime // for estimates, by the gate that they assume
+	estimates *estimates
+	pending   []pendingText
 }
 
 // generated is code for one address.
@@ -133,10 +135,11 @@ func (t *Target) Place(ctx context.Context, reqs []Request) ([]*Detour, []*plan.
 	if err != nil {
 		return nil, nil, err
 	}
-	b := &builder{Target: t, space: space, runtimes: map[*Region]*jit.Runtime{}, guessed: map[abi.Addr]*jit.Runtime{},
+	b := &builder{Target: t, space: space, runtimes: map[*Region]*jit.Runtime{},
 		contents: constantsOf(reqs), constants: map[*Region]map[int]abi.Addr{},
 		env: jit.Env{Arena: t.arenaBase, Layout: t.arena.Layout(), TGID: uint32(t.PID), Thread: t.Thread, ThreadID: t.threadID, Memory: t.memory, Helpers: needsHelpers(reqs),
 			Analyses: new(jit.Analyses)}}
+	b.estimates = newEstimates(&b.env, b.contents)
 	detours := make([]*Detour, len(reqs))
 	var refusals []*plan.Refusal
 	for i, req := range reqs {
@@ -149,6 +152,9 @@ func (t *Target) Place(ctx context.Context, reqs []Request) ([]*Detour, []*plan.
 			continue
 		}
 		detours[i] = d
+	}
+	if err := b.writePending(); err != nil {
+		return nil, nil, err
 	}
 	linked, more, err := b.link(ctx, detours)
 	if err != nil {
@@ -191,11 +197,7 @@ func (b *builder) place(ctx context.Context, req Request) (*Detour, *plan.Refusa
 		return nil, &plan.Refusal{Site: req.Window.Site, Reason: plan.NoSpringboard,
 			Detail: fmt.Sprintf("what its instructions refer to is in reach only of %v to %v", reach.Start, reach.End)}, nil
 	}
-	size, err := b.estimate(req)
-	var refused *plan.Refusal
-	if errors.As(err, &refused) {
-		return nil, refused, nil
-	}
+	size, err := b.estimates.size(&req)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -210,6 +212,11 @@ func (b *builder) place(ctx context.Context, req Request) (*Detour, *plan.Refusa
 		return nil, nil, err
 	}
 	g, err := b.generate(ctx, req, at)
+	var refused *plan.Refusal
+	if errors.As(err, &refused) {
+		b.space.GiveBack(at, size, 0)
+		return nil, refused, nil
+	}
 	if errors.Is(err, ErrNoRoom) {
 		return nil, &plan.Refusal{Site: req.Window.Site, Reason: plan.NoSpringboard, Detail: err.Error()}, nil
 	}
@@ -219,9 +226,12 @@ func (b *builder) place(ctx context.Context, req Request) (*Detour, *plan.Refusa
 	if len(g.code) > size {
 		panic(fmt.Sprintf("BUG: a detour of %d bytes was estimated to have %d", len(g.code), size))
 	}
-	if err := b.write(placement{at, size, uint64(req.Window.Site)}, g.code); err != nil {
+	_, gates := req.layOutGates(0)
+	size = b.space.GiveBack(at, size, max(len(g.code), gates*gateShare))
+	if err := b.announcePlacement(placement{at, size, uint64(req.Window.Site)}); err != nil {
 		return nil, nil, err
 	}
+	b.pending = append(b.pending, pendingText{at, g.code})
 	return newDetour(req, at, g), nil, nil
 }
 
@@ -329,46 +339,6 @@ func (b *builder) emit(req Request, to place) (generated, error) {
 	code, err := a.Bytes()
 	return generated{code, pairs}, err
 }
-
-// estimate is an upper bound of a detour's size. Code differs between addresses
-// in how it reaches the arena, by a few bytes for each access.
-func (b *builder) estimate(req Request) (int, error) {
-	at, reach := req.Window.Site+estimateAt, req.Window.Reach()
-	if !reach.Contains(at) || !reach.Contains(at+leastReach) {
-		at = reach.Start
-	}
-	gate := at &^ (guessSize - 1)
-	rt := b.guessed[gate]
-	if rt == nil {
-		env := b.env
-		env.Gate = gate
-		var err error
-		if _, rt, err = jit.NewRuntime(gate+abi.PageSize, &env); err != nil {
-			return 0, err
-		}
-		b.guessed[gate] = rt
-	}
-	// What is out of reach makes the longest code.
-	far := *b
-	far.env.Arena = at ^ 1<<46
-	constants := map[int]abi.Addr{}
-	for n := range b.contents {
-		constants[n] = far.env.Arena
-	}
-	g, err := far.emit(req, place{at, gate, gate + firstGate, rt, constants})
-	if err != nil {
-		return 0, err
-	}
-	_, n := req.layOutGates(0)
-	return max((len(g.code)+15)&^15, n*gateShare), nil
-}
-
-// Where estimates assume a detour, behind its site, and how far apart the gates
-// are that they assume, in bytes.
-const (
-	estimateAt = 1 << 24
-	guessSize  = 1 << 28
-)
 
 // runtime finds or writes the runtime of a region.
 func (b *builder) runtime(r *Region) (*jit.Runtime, error) {
@@ -479,9 +449,44 @@ func (b *builder) regionNumber(r *Region) int {
 
 // write journals a placement and writes its bytes.
 func (t *Target) write(p placement, code []byte) error {
-	if err := t.journal.append(entry{kind: entryPlacement, a: uint64(p.at), b: uint64(p.size), c: p.key}); err != nil {
+	if err := t.announcePlacement(p); err != nil {
 		return err
 	}
-	t.placements.add(p)
 	return t.mem.WriteText(code, p.at)
+}
+
+// announcePlacement writes a placement into the journal, before its bytes are
+// written.
+func (t *Target) announcePlacement(p placement) error {
+	if _, err := t.record(entry{kind: entryPlacement, a: uint64(p.at), b: uint64(p.size), c: p.key}); err != nil {
+		return err
+	}
+	t.addPlacement(p)
+	return nil
+}
+
+// pendingText is code that is to be written.
+type pendingText struct {
+	at   abi.Addr
+	code []byte
+}
+
+// writePending writes the code of detours that were placed: pieces that follow
+// each other at once, by one call.
+func (b *builder) writePending() error {
+	slices.SortFunc(b.pending, func(x, y pendingText) int { return cmp.Compare(x.at, y.at) })
+	var text []byte
+	for i, p := range b.pending {
+		text = append(text, p.code...)
+		end := p.at + abi.Addr(len(p.code))
+		if i+1 < len(b.pending) && b.pending[i+1].at == end {
+			continue
+		}
+		if err := b.mem.WriteText(text, end-abi.Addr(len(text))); err != nil {
+			return err
+		}
+		text = text[:0]
+	}
+	b.pending = nil
+	return nil
 }

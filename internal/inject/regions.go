@@ -16,13 +16,22 @@ import (
 // then a data page for signal handlers; the rest is executable and never writable.
 type Region struct {
 	abi.Range
-	gates []byte // what is written in the gates
+	gates []byte   // what is written in the gates
+	used  abi.Addr // the end of the last placement, 0 if there is none
 }
 
 const (
 	regionHead = 2 * abi.PageSize // and one gate for each gateShare bytes
 	regionSize = 16 << 20
 )
+
+// addPlacement notes what lies in a region, or on a page of springboards.
+func (t *Target) addPlacement(p placement) {
+	t.placements.add(p)
+	if r := t.regionOf(p.at); r != nil {
+		r.used = max(r.used, p.whole().End)
+	}
+}
 
 func (t *Target) addRegion(r *Region) {
 	r.gates = make([]byte, firstGate+r.Len()/gateShare)
@@ -154,7 +163,7 @@ func (t *Target) adopt(prev *previous) error {
 		case entryPlacement:
 			p := placement{at: abi.Addr(e.a), size: int(e.b), key: e.c}
 			if e.b > 0 && e.b <= 2*regionSize && t.holdsPlacement(p) {
-				t.placements.add(p)
+				t.addPlacement(p)
 			}
 		case entryBoard:
 			r := abi.Range{Start: abi.Addr(e.a), End: abi.Addr(e.a + e.b)}

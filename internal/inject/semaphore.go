@@ -70,7 +70,7 @@ func (t *Target) raise(maps proc.Maps, at abi.Addr) error {
 	if cur == math.MaxUint16 {
 		return errors.New("it has its greatest value; the program, or another tracer, uses it for something else")
 	}
-	i, err := t.journal.placeSemaphore(entry{kind: entrySemaphore, state: statePending, a: uint64(at), b: uint64(cur)})
+	i, err := t.record(entry{kind: entrySemaphore, state: statePending, a: uint64(at), b: uint64(cur)})
 	if err != nil {
 		return err
 	}
@@ -113,22 +113,10 @@ func lowerSemaphore(mem memory, maps proc.Maps, e *entry, owned bool) (bool, err
 // semaphoreDone in entry.c says that the semaphore has been raised for certain.
 const semaphoreDone = 1
 
-// placeSemaphore writes an entry, over one of the same semaphore that is undone if there is one, and returns
-// its number.
-func (j *journal) placeSemaphore(e entry) (int, error) {
-	for i := range j.entries {
-		if o := &j.entries[i]; o.kind == entrySemaphore && o.a == e.a && o.state == stateUndone {
-			return i, j.rewrite(i, e)
-		}
-	}
-	return len(j.entries), j.append(e)
-}
-
 // setDone notes that the deed of entry i was done for certain.
 func (j *journal) setDone(i int) error {
 	j.entries[i].c = semaphoreDone
-	const offC = 8 + 2*8
-	return j.mem.WriteAt(words([]uint64{semaphoreDone}), j.at(i)+offC)
+	return j.mem.WriteAt(words([]uint64{semaphoreDone}), j.at(i)+entryCAt)
 }
 
 // readSemaphore reads a number that lies where the process itself may write, and nobody else sees it.

@@ -119,9 +119,12 @@ func (t *Target) open(ctx context.Context, l *abi.Layout) error {
 	if err := t.settle(ctx); err != nil {
 		return err
 	}
-	carried := prev.carried(int(l.JournalSize / entrySize / 2)) // before the stop: they may be many
+	// Before the stop: the entries may be many.
+	if t.journal, err = newJournal(l, prev.carried(int(l.JournalSize/4))); err != nil {
+		return err
+	}
 	if err := t.whileStopped(func() error { return t.group.Stop(ctx) }, func() error {
-		return errors.Join(t.mapArena(ctx, l, prev, carried), t.findThreadID(), t.findMemory())
+		return errors.Join(t.mapArena(ctx, l, prev), t.findThreadID(), t.findMemory())
 	}); err != nil {
 		return err
 	}
@@ -194,7 +197,7 @@ const lockedLimit = 16 << 20
 // mapArena gives the target a fresh arena, over the one before if that had the
 // same size. All threads are stopped, because for a moment the target has a
 // descriptor that it knows nothing of: it might close it and use its number.
-func (t *Target) mapArena(ctx context.Context, l *abi.Layout, prev *previous, carried []entry) (err error) {
+func (t *Target) mapArena(ctx context.Context, l *abi.Layout, prev *previous) (err error) {
 	fd, err := t.makeMemfd(ctx, l.Size)
 	defer func() { err = errors.Join(err, t.release(&fd)) }()
 	if err != nil {
@@ -216,7 +219,7 @@ func (t *Target) mapArena(ctx context.Context, l *abi.Layout, prev *previous, ca
 		}
 	}
 	mem := arenaMemory{t.arena, t.arenaBase}
-	if t.journal, err = newJournal(mem, t.arenaBase, l, t.home, carried); err != nil {
+	if err := t.journal.publish(mem, t.arenaBase, t.home); err != nil {
 		return err
 	}
 	if err := t.claim(); err != nil {

@@ -33,7 +33,7 @@ func (s *Space) PickBoard(w *Window, size int) (abi.Addr, *Refusal) {
 		return 0, refuse(w.Site, NoSpringboard, "none of the few addresses that a jump of %d bytes can lead to is free", w.Len)
 	}
 	s.free = subtract(s.free, whole)
-	r := &region{whole: whole, free: []abi.Range{whole}}
+	r := &region{whole: whole, free: []abi.Range{whole}, least: boardLen}
 	s.addBoard(r)
 	r.take(at, size)
 	return at, nil
@@ -191,5 +191,5 @@ func (s *Space) AdoptBoard(whole abi.Range, used []abi.Range) {
 		free = subtract(free, u)
 	}
 	s.free = subtract(s.free, whole)
-	s.addBoard(&region{whole: whole, free: free})
+	s.addBoard(&region{whole: whole, free: free, least: boardLen})
 }

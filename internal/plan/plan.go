@@ -280,5 +280,8 @@ func (w *Window) Extent() abi.Range {
 	return r
 }
 
+// Alone reports whether the window needs no other one to be in place.
+func (w *Window) Alone() bool { return w.Host == nil && len(w.Behind) == 0 }
+
 // Range is the window's bytes.
 func (w *Window) Range() abi.Range { return abi.Range{Start: w.Start, End: w.End()} }

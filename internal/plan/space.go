@@ -61,11 +61,17 @@ type Space struct {
 	near    map[abi.Addr]bool // what trapsNear has found, by the address without its low 24 bits
 }
 
-// region is a stretch reserved for detours.
+// region is a stretch reserved for detours, or pages of springboards.
 type region struct {
 	whole abi.Range
 	free  []abi.Range // ascending
+	least uint64      // of a free piece that is kept, in bytes
 }
+
+// leastPiece is less than most detours need, in bytes. What is left over between
+// detours and is smaller is forgotten: of ten thousands of such pieces hardly one
+// is ever used, but all would be looked at each time.
+const leastPiece = 64
 
 // NewSpace computes the free address space.
 //
@@ -236,18 +242,30 @@ func (r *region) take(at abi.Addr, size int) {
 	if !exact {
 		i--
 	}
-	f := r.free[i]
-	switch {
-	case f.Start == at && f.End == end:
-		r.free = slices.Delete(r.free, i, i+1)
-	case f.Start == at:
-		r.free[i].Start = end
-	case f.End == end:
-		r.free[i].End = at
-	default:
-		r.free[i].End = at
-		r.free = slices.Insert(r.free, i+1, abi.Range{Start: end, End: f.End})
+	var left []abi.Range
+	for _, rest := range []abi.Range{{Start: r.free[i].Start, End: at}, {Start: end, End: r.free[i].End}} {
+		if rest.Len() >= r.least {
+			left = append(left, rest)
+		}
 	}
+	r.free = slices.Replace(r.free, i, i+1, left...)
+}
+
+// GiveBack takes back what a detour at an address does not need of the size that
+// was picked for it, if what follows is free. It returns the size that is left.
+func (s *Space) GiveBack(at abi.Addr, size, needed int) int {
+	end := at + abi.Addr(size)
+	for _, r := range s.regions {
+		if !r.whole.Contains(at) {
+			continue
+		}
+		i, free := slices.BinarySearchFunc(r.free, end, func(f abi.Range, a abi.Addr) int { return cmp.Compare(f.Start, a) })
+		if free {
+			r.free[i].Start = at + abi.Addr(needed)
+			return needed
+		}
+	}
+	return size
 }
 
 // reserve makes a new region that holds a place for the window: a large one if
@@ -357,17 +375,14 @@ func (s *Space) addRegion(piece abi.Range, at abi.Addr, size int) {
 func (s *Space) Adopt(whole abi.Range, used []abi.Range) {
 	used = slices.SortedFunc(slices.Values(used), func(x, y abi.Range) int { return cmp.Compare(x.Start, y.Start) })
 	rest := abi.Range{Start: whole.Start + s.head(whole.Len()), End: whole.End}
-	var free []abi.Range
-	for _, u := range used {
-		if u.Start > rest.Start {
-			free = append(free, abi.Range{Start: rest.Start, End: min(u.Start, rest.End)})
+	r := &region{whole: whole, least: leastPiece}
+	for _, u := range append(used, abi.Range{Start: rest.End, End: rest.End}) {
+		if piece := intersect(rest, abi.Range{Start: rest.Start, End: u.Start}); piece.Len() >= r.least {
+			r.free = append(r.free, piece)
 		}
 		rest.Start = min(max(rest.Start, u.End), rest.End)
 	}
-	if rest.Len() > 0 {
-		free = append(free, rest)
-	}
-	s.regions = append(s.regions, &region{whole: whole, free: free})
+	s.regions = append(s.regions, r)
 }
 
 // PickIn reserves size bytes anywhere in region number i, for code that no

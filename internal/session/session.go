@@ -397,7 +397,7 @@ func (s *Session) maps() []abi.MapSpec {
 
 const (
 	journalBase    = 1 << 20 // bytes; pages that are not used cost nothing
-	journalPerSite = 256
+	journalPerSite = 128
 	ringSize       = 64 << 10 // bytes for each thread
 )
 

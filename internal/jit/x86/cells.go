@@ -302,7 +302,7 @@ func (g *generator) count(probe, word int) {
 
 // noteMiss counts a run that got less than it asked for, if d says so.
 func (g *generator) noteMiss(o *op, d asm.Reg) {
-	if g.site.Hits == nil || g.site.Hits[o.prog] < 0 {
+	if !g.site.counts(o.prog) {
 		return
 	}
 	miss, done := g.NewLabel(), g.NewLabel()

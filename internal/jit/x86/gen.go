@@ -228,8 +228,8 @@ func (g *generator) op(i int) {
 	case o.begins:
 		g.begin(o)
 		return
-	case o.hit != 0:
-		g.count(o.hit-1, abi.HitCount)
+	case o.hit:
+		g.count(g.site.Hits[o.prog], abi.HitCount)
 		return
 	}
 	if isCall(in, bpfasm.FnRingbufReserve) {

@@ -38,7 +38,7 @@ func (u *unit) operands(o *op) error {
 	if err := o.inFrame(); err != nil {
 		return err
 	}
-	if o.hit != 0 {
+	if o.hit {
 		o.uses = vars(slotVar)
 		return nil
 	}

@@ -88,7 +88,7 @@ type op struct {
 	charge int // the fuel that it takes to go to target, or next without one, or to call
 
 	begins  bool         // it begins a program
-	hit     int          // it counts a hit, as this counter of the probe's less one
+	hit     bool         // it counts a hit of its program
 	returns bool         // it leaves r0 as the unit's result
 	record  bpf.Reserved // the place of the record that it takes one for
 	arg     int          // it loads this argument of a routine, if it is not 0
@@ -208,9 +208,9 @@ func (u *unit) main(n int, site Site) {
 	}
 	add(bpf.Insn{Kind: bpf.LoadRef, Dst: bpfasm.R1}, bpf.Value{Kind: bpf.Context})
 	u.ops[p.base].begins = true
-	if site.Hits != nil && site.Hits[n] >= 0 {
+	if site.counts(n) {
 		add(bpf.Insn{Kind: bpf.Exit}, bpf.Value{})
-		u.ops[len(u.ops)-1].hit = site.Hits[n] + 1
+		u.ops[len(u.ops)-1].hit = true
 	}
 	for i := range site.stackArgs {
 		add(bpf.Insn{Kind: bpf.Load, Dst: bpfasm.R1 + bpfasm.Register(i), Src: bpfasm.R0, Size: 8, UseSrc: true}, bpf.Value{Kind: bpf.Scalar})
@@ -499,7 +499,7 @@ func (u *unit) hasEffect(o *op, stackOut *byteSet) bool {
 	if o.charge > 0 || o.returns || o.begins && u.progs[o.prog].spend {
 		return true
 	}
-	if o.hit != 0 {
+	if o.hit {
 		return u.follow(o.next) != u.follow(u.progs[o.prog].next)
 	}
 	if o.begins && o.target >= 0 && u.follow(o.next) != u.follow(o.target) {

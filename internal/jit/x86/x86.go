@@ -25,6 +25,7 @@ package x86
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	bpfasm "github.com/cilium/ebpf/asm"
 
@@ -58,35 +59,9 @@ type Env struct {
 	Constants map[int]abi.Addr
 
 	// Analyses keeps what was found out about programs, for the next site
-	// that runs them; nil keeps nothing.
+	// that runs them; nil keeps nothing. It belongs to one Layout, Thread and
+	// Helpers.
 	Analyses *Analyses
-}
-
-// Analyses are facts about programs. They depend on no site. They are not for
-// use by several goroutines at once.
-type Analyses struct{ known map[analysis]*bpf.Facts }
-
-// analysis is what bpf.Analyse is asked.
-type analysis struct {
-	code    *bpf.Code
-	layout  *abi.Layout
-	escapes bool
-}
-
-func (a *Analyses) of(code *bpf.Code, layout *abi.Layout, escapes bool) *bpf.Facts {
-	if a == nil {
-		return bpf.Analyse(code, layout, escapes)
-	}
-	key := analysis{code, layout, escapes}
-	facts := a.known[key]
-	if facts == nil {
-		facts = bpf.Analyse(code, layout, escapes)
-		if a.known == nil {
-			a.known = map[analysis]*bpf.Facts{}
-		}
-		a.known[key] = facts
-	}
-	return facts
 }
 
 // ThreadPointer says how code reads the running thread's pointer, which tells it from all others of its
@@ -123,6 +98,9 @@ type Site struct {
 
 	stackArgs int // of a routine of the runtime: how many arguments it takes from the stack
 }
+
+// counts reports whether a program counts its hits.
+func (s *Site) counts(program int) bool { return s.Hits != nil && s.Hits[program] >= 0 }
 
 // Args says in which registers the probed function finds its integer arguments.
 type Args uint8
@@ -162,22 +140,13 @@ func Emit(a *asm.Asm, progs []*bpf.Verified, site Site, env *Env) (*Detour, erro
 
 // generate emits the path that is taken by a hit.
 func generate(a *asm.Asm, progs []*bpf.Verified, site Site, env *Env) (*generator, error) {
-	u := newUnit(progs, site, env, false)
-	if err := u.analyse(); err != nil {
-		return nil, err
-	}
-	if u.letsStackEscape() {
-		u = newUnit(progs, site, env, true)
-		if err := u.analyse(); err != nil {
-			return nil, err
-		}
-	}
-	al, err := allocate(u, site)
+	p, err := env.Analyses.prepare(progs, site, env)
 	if err != nil {
 		return nil, err
 	}
-	g := &generator{Asm: a, unit: u, site: site, env: env, alloc: al}
-	g.frame = layoutFrame(u, g.alloc, site)
+	u := *p.unit
+	u.progs = slices.Clone(u.progs)
+	g := &generator{Asm: a, unit: &u, site: site, env: env, alloc: p.alloc, frame: p.frame}
 	if size := g.frame.deepest; size > MaxFrame && !u.routine {
 		return nil, fmt.Errorf("%w: the programs need %d bytes of the stack; a probe may use %d", ErrCompile, size, MaxFrame)
 	}
