@@ -4,8 +4,10 @@ import (
 	"context"
 	"encoding/binary"
 	"fmt"
+	"slices"
 
 	"trapless/internal/abi"
+	"trapless/internal/proc"
 	"trapless/internal/ptrace"
 )
 
@@ -134,28 +136,50 @@ func (t *Target) readActions(ctx context.Context, data abi.Addr, signals []int) 
 // current ones. All threads have to be stopped. A journal of the target's own is
 // believed about what was done, and marked; one of its parent is not.
 func (t *Target) returnActions(ctx context.Context, j *journal, owned bool) (int, error) {
-	n := 0
-	for i := range j.entries {
+	var pending []int
+	ofBlock := map[abi.Addr][]int{} // the signals of each data block
+	maps, err := proc.ReadMaps(t.PID)
+	if err != nil {
+		return 0, err
+	}
+	for _, i := range j.actions {
 		e := &j.entries[i]
-		if e.kind != entryAction || owned && e.state != statePending {
+		if owned && e.state != statePending {
 			continue
 		}
-		if e.a == 0 || e.a > sigSEGV || !t.isDataBlock(abi.Addr(e.c)) {
-			return n, fmt.Errorf("process %d: the journal names a signal handler at %#x that is none: the target wrote over it", t.PID, e.b)
+		if e.a == 0 || e.a > sigSEGV || !isDataBlock(maps, abi.Addr(e.c)) {
+			return 0, fmt.Errorf("process %d: the journal names a signal handler at %#x that is none: the target wrote over it", t.PID, e.b)
 		}
-		now, err := t.readActions(ctx, abi.Addr(e.c), []int{int(e.a)})
+		pending = append(pending, i)
+		if block := abi.Addr(e.c); !slices.Contains(ofBlock[block], int(e.a)) {
+			ofBlock[block] = append(ofBlock[block], int(e.a))
+		}
+	}
+	now := map[[2]uint64]action{} // by block and signal
+	for block, signals := range ofBlock {
+		current, err := t.readActions(ctx, block, signals)
 		if err != nil {
-			return n, err
+			return 0, err
 		}
-		if now[0].handler == e.b {
-			var b ptrace.Blob
+		for k, sig := range signals {
+			now[[2]uint64{uint64(block), uint64(sig)}] = current[k]
+		}
+	}
+	n, b := 0, ptrace.Blob{}
+	for _, i := range pending {
+		if e := &j.entries[i]; now[[2]uint64{e.c, e.a}].handler == e.b {
+			delete(now, [2]uint64{e.c, e.a})
 			old := abi.Addr(e.c) + abi.Addr(dataOld+actionSize*e.a)
 			b.Call(sysSigaction, ptrace.Const(e.a), ptrace.AddrArg(old), ptrace.Const(0), ptrace.Const(kernelSigsize))
-			if err := t.runCalls(ctx, &b, "rt_sigaction"); err != nil {
-				return n, err
-			}
 			n++
 		}
+	}
+	if n > 0 {
+		if err := t.runCalls(ctx, &b, "rt_sigaction"); err != nil {
+			return 0, err
+		}
+	}
+	for _, i := range pending {
 		if owned {
 			if err := j.setState(i, stateUndone); err != nil {
 				return n, err

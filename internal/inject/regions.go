@@ -206,11 +206,7 @@ func isRegion(maps proc.Maps, r *Region) bool {
 }
 
 // isDataBlock reports whether an address may be that of a data block of handlers.
-func (t *Target) isDataBlock(at abi.Addr) bool {
-	maps, err := proc.ReadMaps(t.PID)
-	if err != nil {
-		return false
-	}
+func isDataBlock(maps proc.Maps, at abi.Addr) bool {
 	m := maps.Find(at)
 	return at%dataBlock == 0 && m != nil && !m.File() && m.Perm == proc.Read|proc.Write
 }
