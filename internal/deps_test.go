@@ -24,6 +24,7 @@ var levels = map[string]int{
 	"internal/unix":                0,  // system calls
 	"internal/tsc":                 0,  // the time stamp counter
 	"internal/bench/busy":          0,  // the program that measurements and tests drive
+	"internal/bench/crowd":         1,  // another one, of many functions
 	"internal/insn":                10, // decoders
 	"internal/asm":                 10, // encoders
 	"internal/bpf":                 10, // the program type, its verifier and its interpreter

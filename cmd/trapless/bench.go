@@ -21,6 +21,7 @@ func newBench() *cobra.Command {
 	var rounds int
 	var slice time.Duration
 	var only []string
+	var scale scaleFlags
 	c := &cobra.Command{
 		Use:   "bench",
 		Short: "measure what a hit costs here, beside the kernel's uprobes",
@@ -31,13 +32,23 @@ by a string of 15 letters (in the program's data, on the heap, on the stack), wi
 one thread and with two; a bare jump at a call that stays one (direct, or through
 memory) and at one that is too short for that; the kernel's uprobes at a push, a
 5-byte nop and a mov; and, where it is installed, bpftrace at the same jobs. All
-take turns in one run; medians are reported.`,
+take turns in one run; medians are reported.
+
+With --probes it measures what many probes in one process take instead: to
+register and to remove them, the pauses, the memory, and a hit with all of them in
+place beside one with a single probe. The process is a program of so many functions
+with threads at work in them, or any other one (-p, with --functions).`,
 		Example: `  trapless bench
-  trapless bench --json --rounds 9`,
+  trapless bench --json --rounds 9
+  trapless bench --probes 40000 --threads 50
+  trapless bench --probes 1 -p 1234 --functions '_ZN2v8*'`,
 		Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if rounds < 1 || slice <= 0 {
 				return usageError{errors.New("--rounds and --slice have to be positive")}
+			}
+			if scale.probes > 0 {
+				return scale.run(c.Context(), rounds, asJSON)
 			}
 			r, err := bench.Run(c.Context(), bench.Options{
 				Variants: selected(benchVariants(c.Context()), only), Rounds: rounds, Slice: slice, Log: progress,
@@ -52,6 +63,10 @@ take turns in one run; medians are reported.`,
 		},
 	}
 	c.Flags().BoolVar(&asJSON, "json", false, "print one JSON object")
+	c.Flags().IntVar(&scale.probes, "probes", 0, "measure so many probes in one process")
+	c.Flags().IntVar(&scale.threads, "threads", 50, "with --probes: threads at work meanwhile")
+	c.Flags().IntVarP(&scale.pid, "pid", "p", 0, "with --probes: measure in this process")
+	c.Flags().StringVar(&scale.functions, "functions", "*", "with -p: the functions of its program to probe")
 	c.Flags().IntVar(&rounds, "rounds", 7, "take the median of so many rounds")
 	c.Flags().StringSliceVar(&only, "only", nil, "only variants with these names")
 	c.Flags().DurationVar(&slice, "slice", 30*time.Millisecond, "how long each measurement lasts")

@@ -306,5 +306,6 @@ func (m arenaMemory) ReadAt(p []byte, at abi.Addr) error {
 
 func (m arenaMemory) WriteAt(p []byte, at abi.Addr) error {
 	copy(m.a.Mem()[at-m.base:], p)
+	ptrace.Step()
 	return nil
 }

@@ -47,6 +47,7 @@ func (m *Mem) WriteAt(p []byte, at abi.Addr) error {
 	if _, err := m.f.WriteAt(p, int64(at)); err != nil {
 		return m.explain("writing", len(p), at, err)
 	}
+	Step()
 	return nil
 }
 
@@ -60,7 +61,7 @@ func (m *Mem) WriteText(p []byte, at abi.Addr) error {
 	// Any thread of ours may do it that way, and going over to the tracer's takes
 	// ten times as long, while the target waits.
 	if _, err := m.f.WriteAt(p, int64(at)); err == nil {
-		faultPoint()
+		Step()
 		return nil
 	}
 	return m.g.t.do(func() error { return m.writeText(p, at) })
@@ -71,7 +72,7 @@ func (m *Mem) writeText(p []byte, at abi.Addr) error {
 		return nil
 	}
 	_, err := m.f.WriteAt(p, int64(at))
-	faultPoint()
+	Step()
 	if err == nil {
 		return nil
 	}

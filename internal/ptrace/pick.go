@@ -378,10 +378,10 @@ func (p *picked) prepare() error {
 	if err := unix.PtraceSetRAX(th.TID, noHandlerResult); err != nil {
 		return th.lost(err)
 	}
-	faultPoint()
+	Step()
 	p.orig.RAX = noHandlerResult
 	th.regs = nil
 	err = unix.PtraceSetSigMask(th.TID, mask)
-	faultPoint()
+	Step()
 	return th.lost(err)
 }

@@ -225,7 +225,7 @@ func (g *Group) putBack(ctx context.Context, p *picked) error {
 func (th *Thread) cont() {
 	th.state = stateRunning
 	_ = unix.PtraceCont(th.TID, th.pending())
-	faultPoint()
+	Step()
 	th.left()
 }
 

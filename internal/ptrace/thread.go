@@ -197,7 +197,7 @@ func (th *Thread) writeRegs(r *Regs) error {
 	if err := unix.PtraceSetRegs(th.TID, r); err != nil {
 		return th.lost(err)
 	}
-	faultPoint()
+	Step()
 	c := *r
 	th.regs = &c
 	return nil
@@ -255,7 +255,7 @@ func (th *Thread) interrupt() {
 	// ESRCH: it is dying, and its exit will be reported.
 	_ = unix.PtraceInterrupt(th.TID)
 	th.asked = true
-	faultPoint()
+	Step()
 }
 
 // resume lets a stopped thread go on, attached.
@@ -276,7 +276,7 @@ func (th *Thread) resume() {
 	default:
 		_ = unix.PtraceCont(th.TID, th.pending()) // ESRCH: it was killed
 	}
-	faultPoint()
+	Step()
 	th.left()
 }
 
@@ -289,7 +289,7 @@ func (th *Thread) detach() {
 		th.mend()
 	}
 	err := unix.PtraceDetach(th.TID, th.pending())
-	faultPoint()
+	Step()
 	th.left()
 	if err != nil {
 		// It was killed: its exit will be reported.

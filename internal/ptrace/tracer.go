@@ -148,7 +148,11 @@ func (t *Tracer) guarded(f func() error) (r result) {
 // tracer dies. Tests let it die there.
 var fault func()
 
-func faultPoint() {
+// AtSteps has f called at these instants. It is for tests.
+func AtSteps(f func()) { fault = f }
+
+// Step marks such an instant.
+func Step() {
 	if fault != nil {
 		fault()
 	}

@@ -3,6 +3,7 @@ package session
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -142,6 +143,9 @@ const (
 
 func TestMain(m *testing.M) {
 	if pid, err := strconv.Atoi(os.Getenv(tracerVar)); err == nil {
+		if step, err := strconv.Atoi(os.Getenv(stepVar)); err == nil {
+			dieAtStep(pid, step)
+		}
 		traceForever(pid)
 	}
 	os.Exit(m.Run())
@@ -265,21 +269,23 @@ func killTracer(t *testing.T, i, pid int, script string) {
 
 func clean(t *testing.T, pid int) {
 	t.Helper()
+	if err := tryClean(pid); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func tryClean(pid int) error {
 	tracer, err := ptrace.Start()
 	if err != nil {
-		t.Fatal(err)
+		return err
 	}
 	defer tracer.Close()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	g, err := tracer.Seize(ctx, pid)
 	if err != nil {
-		t.Fatal(err)
+		return err
 	}
-	if _, err := inject.Clean(ctx, g); err != nil {
-		t.Error(err)
-	}
-	if err := g.Detach(ctx); err != nil {
-		t.Error(err)
-	}
+	_, err = inject.Clean(ctx, g)
+	return errors.Join(err, g.Detach(ctx))
 }
