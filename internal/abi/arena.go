@@ -135,8 +135,9 @@ const (
 	// each of which uses its own alone and deletes it again.
 	PerThread
 
-	// Kinds of the kernel's that have no layout yet; NewLayout refuses them.
-	StackTrace // stacks by their number
+	// StackTrace has stacks by their numbers, as HelperStackID gives them: see
+	// unwind.go.
+	StackTrace
 )
 
 // MapSpec is what a program asks of a map.
@@ -165,7 +166,10 @@ func (m *MapSpec) Stride() int { return (m.ValueSize + 7) &^ 7 }
 // Entry is the distance of shared values in bytes. A position of a table is a
 // multiple of 16 bytes long, and its state lies 8 bytes before its value.
 func (m *MapSpec) Entry() int {
-	if !m.IsTable() {
+	switch {
+	case m.Kind == StackTrace:
+		return stackHead + m.Stride()
+	case !m.IsTable():
 		return m.Stride()
 	}
 	n := 16 + m.Stride()
@@ -266,6 +270,8 @@ func (m *MapLayout) Positions() int {
 		return 1 << m.DirBits
 	case m.IsHash():
 		return 1<<m.DirBits + 1
+	case m.Kind == StackTrace:
+		return 1 << m.DirBits
 	case m.IsRing():
 		return 0
 	case m.Kind == PerThread:
@@ -296,6 +302,8 @@ type Layout struct {
 	Hits        uint64 // from a slot's base: for each probe HitSize bytes
 	Probes      int    // for which there are hit counters
 	Maps        []MapLayout
+	Unwind      uint64 // table of unwind rules, see unwind.go; 0 without one
+	UnwindRows  int    // for which it has room
 	Size        uint64 // of the arena, whole pages
 }
 
@@ -306,6 +314,7 @@ type Config struct {
 	Maps        []MapSpec
 	RingSize    uint64 // bytes per slot, a power of two of at least a page, or 0
 	JournalSize uint64 // bytes, whole pages
+	UnwindRows  int    // room for unwind rules, for maps of stacks
 }
 
 // ErrLayout wraps every reason why a layout cannot be made.
@@ -338,6 +347,10 @@ func NewLayout(c Config) (*Layout, error) {
 		}
 		l.Maps = append(l.Maps, m)
 	}
+	if c.UnwindRows > 0 {
+		l.Unwind, l.UnwindRows = next, c.UnwindRows
+		next += pageUp(uint64(UnwindHead + UnwindRowSize*c.UnwindRows))
+	}
 	l.Hits, l.Probes = cells, c.Probes
 	cells += (HitSize*uint64(c.Probes) + 63) &^ 63
 	if l.RingSize != 0 {
@@ -363,6 +376,9 @@ func (m *MapLayout) place(next uint64) uint64 {
 		next += pageUp(8 * uint64(m.Positions()))
 		m.Used, m.Nodes = next, next+64
 		next += pageUp(64 + 8 + uint64(m.NodeCount*8*m.KeyWords()))
+	case m.Kind == StackTrace:
+		m.Values = next + stackHead
+		next += pageUp(uint64(m.Entry() * m.Positions()))
 	case m.Shared():
 		m.Values = next
 		next += pageUp(uint64(m.Entry() * m.Positions()))
@@ -400,6 +416,11 @@ func newMapLayout(s MapSpec, index int) (MapLayout, error) {
 		if s.KeyWords() > 1 && !s.IsTable() {
 			m.NodeCount = 1 << m.DirBits
 		}
+	case StackTrace:
+		if s.KeySize != 4 || s.ValueSize%8 != 0 || s.MaxEntries*s.Entry() > maxShared {
+			return m, fmt.Errorf("%w: stack_trace %s: keys of %d bytes, %d values of %d", ErrLayout, s.Name, s.KeySize, s.MaxEntries, s.ValueSize)
+		}
+		m.DirBits = uint(bits.Len(uint(s.MaxEntries - 1)))
 	default:
 		return m, fmt.Errorf("%w: map %s: kind %d", ErrLayout, s.Name, s.Kind)
 	}

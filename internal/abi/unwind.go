@@ -1,7 +1,26 @@
 package abi
 
-// A table of unwind rules lets code in the target walk its own stack. It is a list of rows of two words,
-// sorted by the first one: the address from which on a rule holds, up to the next row's, and the rule.
+// A table of unwind rules lets code in the target walk its own stack. It lies in the arena: a word that tells
+// which rows hold, the number of the first one in its upper half and how many there are in the lower, and
+// UnwindHead bytes behind its start the rows. A row is two words: the address from which on a rule holds, up to
+// the next row's, and the rule. Rows are sorted. A new table is written beside the old one and then shown by
+// that word, so a walk that is under way may see rows of neither, and may be wrong, but nothing else.
+//
+// A map of stacks (StackTrace) has a power of two of entries, whose numbers are the stacks'. An entry is
+// stackHead bytes and then the addresses, innermost first. Its first word is the stack's hash, and 0 where it is
+// free; a thread takes it by one compare-and-swap. The second word is the number of addresses, written last: 0
+// while they are not there, and whoever comes to the entry with the same hash writes them then.
+const (
+	UnwindHead    = 64
+	UnwindRowSize = 16
+
+	StackHash  = -16 // from an entry's first address
+	StackCount = -8
+	stackHead  = 16
+)
+
+// StackTries is the number of entries that a new stack may take.
+const StackTries = 16
 
 // UnwindRule says how the caller's registers are found. CFA is the stack pointer before the call, the
 // return address lies right below it. Bits 0 to 3 are the kind of the CFA; bit 4 says that the caller's frame

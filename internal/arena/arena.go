@@ -24,6 +24,7 @@ type Arena struct {
 	mark   uint64      // seen, as it was at the drain before
 	queue  []Record    // drained, not yet behind the watermark
 	bad    uint64      // records that did not make sense
+	unwind int         // the half of the table of unwind rules that is shown
 }
 
 // New wraps memory that holds, or will hold, an arena of the layout.

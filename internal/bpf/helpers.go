@@ -31,6 +31,12 @@ const (
 	// returns 1; without an entry it is zeros and 0. It exists in programs of the
 	// tracer only.
 	HelperMapRead asm.BuiltinFunc = 0x10011
+
+	// HelperStackID (map, stack pointer, frame pointer, address) walks the running
+	// thread's stack from registers that it had, by the arena's table of unwind
+	// rules, and returns the stack's number in a map of stacks, or a negative error
+	// number: -EEXIST where other stacks have taken the places that it may have.
+	HelperStackID asm.BuiltinFunc = 0x10003
 )
 
 // Helpers of the kernel that the engine treats in a way of its own.
@@ -116,7 +122,7 @@ func (h *Helper) TakesMap(k abi.MapKind) bool {
 		return k == abi.RingBuf
 	case asm.FnPerfEventOutput:
 		return k == abi.PerfEventArray
-	case asm.FnGetStackid:
+	case asm.FnGetStackid, HelperStackID:
 		return k == abi.StackTrace
 	case asm.FnMapDeleteElem:
 		return k == abi.Hash || k == abi.LRUHash || k == abi.PerThread
@@ -200,5 +206,7 @@ var helpers = []Helper{
 	{HelperBitLength, "bit_length", args{ArgAnything}, RetScalar, ""},
 	{HelperMapNext, "map_next", args{ArgMap, ArgAnything, ArgKeyWrite, ArgValueWrite}, RetScalar, ""},
 	{HelperMapRead, "map_read", args{ArgMap, ArgKey, ArgValueWrite}, RetScalar, ""},
+
+	{HelperStackID, "stack_id", args{ArgMap, ArgAnything, ArgAnything, ArgAnything}, RetScalar, ""},
 	{HelperMapCell, "map_cell", args{ArgMap, ArgKey}, RetCellOrNull, ""},
 }

@@ -47,6 +47,10 @@ func (x *run) helper(h *Helper) (uint64, error) {
 		return x.mapCell()
 	case HelperMapNext, HelperMapRead:
 		return x.entriesHelper(h)
+
+	case HelperStackID:
+		e := int64(errInval)
+		return uint64(e), nil // EINVAL: the interpreter has no stack of the target's
 	case HelperBitLength:
 		return uint64(bits.Len64(x.r[asm.R1])), nil
 	case HelperRingbufOutput:

@@ -51,6 +51,7 @@ type checker struct {
 
 	suspect map[string]bool // maps whose assignments have errors: that they are not known is no news
 
+	stacks   map[int]bool // sizes in bytes of the stacks that are asked for
 	types    *cTypes
 	probe    *probeNode
 	scopes   []map[string]*variable

@@ -62,6 +62,8 @@ func (c *checker) otherCall(x *callExpr) Type {
 	callable := x.name == builtinRetval || x.name == builtinPid || x.name == builtinTid || x.name == builtinComm || helperBuiltins[x.name].helper != 0 || constantNames[x.name] || otherBuiltins[x.name]
 	isBuiltin := isArgName(x.name)
 	switch {
+	case x.name == builtinStack:
+		return c.stackCall(x)
 	case callable && len(x.args) == 0:
 		return c.builtin(x.name, x.base())
 	case callable:

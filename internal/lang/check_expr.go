@@ -163,6 +163,8 @@ func (c *checker) builtin(name string, b *exprBase) Type {
 		return textType(commSize - 1)
 	case helperBuiltins[name].helper != 0:
 		return helperBuiltins[name].typ
+	case name == builtinStack:
+		return c.stackType(Type{Kind: Stack, Len: 8 * defaultDepth, Format: "bpftrace"}, b)
 	case name == builtinRetval:
 		return c.retval(b)
 	case name == "func":

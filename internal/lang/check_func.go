@@ -9,9 +9,6 @@ import (
 	"trapless/internal/bpf"
 )
 
-// maxStack is the largest number of frames of a stack.
-const maxStack = 127
-
 // functionCall types the calls that call leaves.
 func (c *checker) functionCall(x *callExpr) Type {
 	switch x.name {

@@ -75,7 +75,7 @@ func (c *checker) typeOf(x expr) Type {
 // typeAliases are names of types that are no C.
 var typeAliases = map[string]Type{
 	"string": {Kind: String}, "buffer": {Kind: Buffer}, "inet": {Kind: Inet}, "username": {Kind: User, Size: 8}, "timestamp": {Kind: Time, Size: 8},
-	"usym_t": {Kind: Symbol, Size: 8}, "ustack_t": {Kind: Stack, Len: 8 * maxStack}, "mac_address": {Kind: MAC}, "macaddr_t": {Kind: MAC},
+	"usym_t": {Kind: Symbol, Size: 8}, "ustack_t": {Kind: Stack, Len: 8 * defaultDepth}, "mac_address": {Kind: MAC}, "macaddr_t": {Kind: MAC},
 	"unsigned int": intType(4, false), "unsigned char": intType(1, false), "unsigned short": intType(2, false), "unsigned long": uint64Type,
 	"s8": intType(1, true), "s16": intType(2, true), "s32": intType(4, true), "s64": int64Type,
 	"u8": intType(1, false), "u16": intType(2, false), "u32": intType(4, false), "u64": uint64Type,

@@ -45,6 +45,7 @@ func Compile(src, name string, opts Options) (*Script, error) {
 		return nil, err
 	}
 	s := &Script{Source: source, Maps: c.buildMaps(), PrintMapsOnExit: c.config.printMapsOnExit}
+	s.addStacks(c.stacks)
 	s.scratchMap = len(s.Maps)
 	for i, n := range tree.probes {
 		s.addProbes(n, lower(s, c.maps, diags, n, fmt.Sprintf("probe%d", i+1)))

@@ -107,7 +107,7 @@ func (t Type) Bytes() int {
 	switch t.Kind {
 	case None:
 		return 0
-	case String, Stack:
+	case String:
 		return t.Len
 	case Buffer:
 		return 8 + t.Len

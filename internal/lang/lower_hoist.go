@@ -36,7 +36,7 @@ func needsCalls(x expr) bool {
 	case *castExpr:
 		return !b2t(x.x).isScalar() && !x.con.known
 	case *nameExpr:
-		return x.marker || helperBuiltins[x.name].helper != 0 || x.name == builtinComm || x.name == "func" || x.name == "username"
+		return x.marker || isStack(x) || helperBuiltins[x.name].helper != 0 || x.name == builtinComm || x.name == "func" || x.name == "username"
 	case *callExpr:
 		return callsHelper(x)
 	case *incExpr:
@@ -49,6 +49,9 @@ func needsCalls(x expr) bool {
 }
 
 func callsHelper(x *callExpr) bool {
+	if isStack(x) {
+		return true
+	}
 	switch x.name {
 	case "strncmp", "strcontains", "strstr", "strlen", "memcmp", "len":
 		return !x.con.known
@@ -216,7 +219,9 @@ func (l *lowerer) compute(x expr, h home) {
 			l.readMap(x, h)
 		}
 	case *nameExpr:
-		if x.marker {
+		if isStack(x) {
+			l.stackID(x, h)
+		} else if x.marker {
 			l.markerArg(x, h)
 		} else {
 			l.nameHome(x.name, h)
@@ -247,7 +252,11 @@ func (l *lowerer) compute(x expr, h home) {
 	case *incExpr:
 		l.incrementHome(x, h)
 	case *callExpr:
-		l.callHome(x, h)
+		if isStack(x) {
+			l.stackID(x, h)
+		} else {
+			l.callHome(x, h)
+		}
 	default:
 		bug(x)
 	}

@@ -97,6 +97,8 @@ type Map struct {
 	Buckets Buckets // of Hist and LHist
 	Keys    []Type  // of the parts of a key; empty for a map without keys
 	Hidden  bool    // it is none of the script's, and is not printed
+
+	Names func(*Value) // looks symbols and stacks up; nil leaves them numbers
 }
 
 // ActionKind says what an event asks the tracer to do.

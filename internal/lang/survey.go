@@ -79,12 +79,12 @@ func (u *usage) visit(x expr) {
 		if x.name == builtinRetval {
 			u.retval = true
 		}
-		if x.name == "reg" || x.name == "func" || x.name == builtinRetval {
+		if x.name == "reg" || x.name == "func" || x.name == builtinRetval || isStack(x) {
 			u.arg()
 		}
 		u.called = u.called || b2t(x).Kind == None
 	case *nameExpr:
-		if isArgName(x.name) || x.name == builtinRetval || x.name == "args" || x.name == "func" {
+		if isArgName(x.name) || x.name == builtinRetval || x.name == "args" || x.name == "func" || isStack(x) {
 			u.retval = u.retval || x.name == builtinRetval
 			u.arg()
 		}

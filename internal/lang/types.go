@@ -32,7 +32,7 @@ const (
 	// Symbol is the address of code, which is printed as a symbol.
 	Symbol
 	// Stack is a stack of the target, which is printed as the symbols of its
-	// frames: Len bytes with addresses, the innermost first, 0 behind the last.
+	// frames: a word with its number in the map of stacks of up to Len bytes.
 	Stack
 	// Time is a number of nanoseconds, printed as a date by Format. Args of
 	// strftime.
@@ -138,7 +138,7 @@ func (t Type) a() string {
 // isScalar reports whether a register can hold a value of the type.
 func (t Type) isScalar() bool {
 	switch t.Kind {
-	case Int, Bool, Pointer, Symbol, Time, User, Float, bad:
+	case Int, Bool, Pointer, Symbol, Stack, Time, User, Float, bad:
 		return true
 	}
 	return false

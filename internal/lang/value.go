@@ -13,7 +13,9 @@ import (
 //   - String, Buffer: Str; Inet, MAC: Str has the 4, 16 or 6 bytes
 //   - Array: Elems
 //   - Tuple, Record, Struct: Elems are the values of Type.Layout.Fields
-//   - Stack: Elems are the addresses, each a Symbol, the innermost first
+//   - Stack: Int is its number; once it is looked up, Elems are the addresses,
+//     each a Symbol, the innermost first
+//   - Str of a Symbol is its name, once that is looked up
 type Value struct {
 	Type  Type
 	Int   uint64
@@ -50,13 +52,6 @@ func (t Type) Decode(b []byte) Value {
 	case Tuple, Record, Struct:
 		for _, f := range t.Layout.Fields {
 			v.Elems = append(v.Elems, f.decode(b))
-		}
-	case Stack:
-		symbol := Type{Kind: Symbol, Size: 8}
-		for off := 0; off < t.Len; off += 8 {
-			if a := uintOf(b, off, 8); a != 0 {
-				v.Elems = append(v.Elems, Value{Type: symbol, Int: a})
-			}
 		}
 	case None, bad:
 	default:
@@ -105,7 +100,7 @@ func (m *Map) KeyParts(words []uint64) []Value {
 	b := bytesOf(words)
 	var parts []Value
 	for _, t := range m.Keys {
-		parts = append(parts, t.Decode(b))
+		parts = append(parts, m.named(t.Decode(b)))
 		b = from(b, 8*t.Words())
 	}
 	return parts
@@ -116,7 +111,15 @@ func (m *Map) ValueOf(cell []uint64) Value {
 	if len(m.Keys) == 0 { // the first word tells whether there is a value
 		cell = cell[min(len(cell), 1):]
 	}
-	return m.Type.Decode(bytesOf(cell))
+	return m.named(m.Type.Decode(bytesOf(cell)))
+}
+
+// named is a value whose symbols and stacks have been looked up.
+func (m *Map) named(v Value) Value {
+	if m.Names != nil {
+		m.Names(&v)
+	}
+	return v
 }
 
 func bytesOf(words []uint64) []byte {

@@ -23,6 +23,9 @@ const systemTime = 60 * time.Second
 // act does what an event asks for. Everything that is printed comes in the order of
 // the events.
 func (s *Session) act(a *lang.Action, values []lang.Value) {
+	for i := range values {
+		s.lookUp(&values[i])
+	}
 	switch a.Kind {
 	case lang.Printf, lang.PrintValue:
 		s.check(s.config.Sink.Printf(a, values))

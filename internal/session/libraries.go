@@ -283,7 +283,7 @@ func loaderProgram(maps []abi.MapSpec) (*bpf.Verified, error) {
 // at the mappings.
 func (s *Session) watchLoader() error {
 	r := s.registry
-	if !r.watchesLibraries() {
+	if !r.watchesLibraries() && !s.usesStacks() {
 		return nil
 	}
 	maps := append(s.config.Script.MapSpecs(), loaderMap)
@@ -322,6 +322,9 @@ func (s *Session) lookAtLibraries(anyway bool) error {
 		return nil
 	}
 	s.watch.events = events
+	if err := s.readSymbols(); err != nil {
+		return err
+	}
 	news, err := s.registry.refresh()
 	if err == nil && news {
 		err = s.apply(context.Background())

@@ -307,7 +307,9 @@ func (s *Session) event(payload []byte) {
 
 func (s *Session) printMap(i int, top, div uint32) {
 	if s.failed == nil {
-		s.check(s.config.Sink.PrintMap(&s.config.Script.Maps[i], s.entries(i), top, div))
+		m := s.config.Script.Maps[i]
+		m.Names = s.lookUp
+		s.check(s.config.Sink.PrintMap(&m, s.entries(i), top, div))
 	}
 }
 

@@ -89,8 +89,10 @@ type Session struct {
 	traits   inject.Traits
 
 	registry *registry
-	watch    *loaderWatch // of libraries; nil if none can matter
-	views    []view       // by map
+	watch    *loaderWatch      // of libraries; nil if none can matter
+	views    []view            // by map
+	symbols  *symbols          // of the target's code; nil before there is a target
+	unwind   []arena.UnwindRow // the table of unwind rules, if programs ask for stacks
 	machine  *bpf.Machine
 	clock    *arena.Clock
 	refused  []Refused
@@ -250,6 +252,9 @@ func (s *Session) plan() error {
 	if err := s.watchLoader(); err != nil {
 		return err
 	}
+	if err := s.readSymbols(); err != nil {
+		return err
+	}
 	if err := s.registry.plan(); err != nil {
 		return err
 	}
@@ -337,6 +342,7 @@ func (s *Session) begin() error {
 	s.machine = &bpf.Machine{Arena: s.arena.Mem(), Layout: s.arena.Layout(), Slot: abi.SlotTracer, Fuel: ownFuel,
 		TGID: pid, TID: pid, UIDGID: uint64(os.Getgid())<<32 | uint64(os.Getuid()), Comm: "trapless", Now: unix.Monotonic, Event: s.ownEvent, Entries: s.ownEntries}
 	s.arena.Publish(s.clock, arena.ReadClock())
+	s.publishUnwind()
 	for _, c := range s.config.Contents {
 		if err := s.update(c.Map, c.Key, c.Value, 0); err != nil {
 			return err
@@ -376,7 +382,7 @@ func (s *Session) layout(sites int) (*abi.Layout, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := abi.Config{Threads: len(threads), Probes: s.registry.counters.layOut(), Maps: s.maps(), JournalSize: journalBase}
+	c := abi.Config{Threads: len(threads), Probes: s.registry.counters.layOut(), Maps: s.maps(), JournalSize: journalBase, UnwindRows: s.roomForRules()}
 	for need := uint64(sites) * journalPerSite; c.JournalSize < 2*need; {
 		c.JournalSize *= 2
 	}
@@ -437,6 +443,9 @@ func (s *Session) Close() error {
 	defer s.mu.Unlock()
 	if s.registry != nil {
 		s.registry.Close()
+	}
+	if s.symbols != nil {
+		s.symbols.Close()
 	}
 	if s.private != nil {
 		err := unix.Unmap(s.private)

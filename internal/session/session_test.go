@@ -20,6 +20,7 @@ type recorder struct {
 	t      *testing.T
 	values [][]lang.Value
 	maps   map[string][]arena.Entry
+	keys   map[string][][]lang.Value
 }
 
 func (r *recorder) Printf(_ *lang.Action, values []lang.Value) error {
@@ -29,6 +30,9 @@ func (r *recorder) Printf(_ *lang.Action, values []lang.Value) error {
 
 func (r *recorder) PrintMap(m *lang.Map, entries []arena.Entry, _, _ uint32) error {
 	r.maps[m.Name] = entries
+	for _, e := range entries {
+		r.keys[m.Name] = append(r.keys[m.Name], m.KeyParts(e.Key))
+	}
 	return nil
 }
 
@@ -40,7 +44,7 @@ func config(t *testing.T, src string) (Config, *recorder) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := &recorder{t: t, maps: map[string][]arena.Entry{}}
+	r := &recorder{t: t, maps: map[string][]arena.Entry{}, keys: map[string][][]lang.Value{}}
 	return Config{Script: script, Sink: r, Warn: t.Logf, Log: t.Logf}, r
 }
 

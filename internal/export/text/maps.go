@@ -68,6 +68,10 @@ func rows(m *lang.Map, entries []arena.Entry, top, div uint32) []row {
 func keys(m *lang.Map, e *arena.Entry) []string {
 	var out []string
 	for _, v := range m.KeyParts(e.Key) {
+		if v.Type.Kind == lang.Stack {
+			out = append(out, stack(v, stackKeyIndent))
+			continue
+		}
 		out = append(out, Value(v))
 	}
 	if len(m.Keys) == 1 && m.Keys[0].Kind == lang.Tuple {

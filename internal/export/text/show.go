@@ -20,7 +20,12 @@ func Value(v lang.Value) string {
 		return hexBuffer(v.Str, true, true)
 	case lang.Bool:
 		return strconv.FormatBool(v.Int != 0)
-	case lang.Pointer, lang.Symbol:
+	case lang.Symbol:
+		if v.Str != "" {
+			return v.Str
+		}
+		return "0x" + strconv.FormatUint(v.Int, 16)
+	case lang.Pointer:
 		return "0x" + strconv.FormatUint(v.Int, 16)
 	case lang.Float:
 		return float(v)
@@ -31,7 +36,7 @@ func Value(v lang.Value) string {
 	case lang.Record, lang.Struct:
 		return fields(v)
 	case lang.Stack:
-		return stack(v)
+		return stack(v, stackIndent)
 	case lang.Time:
 		return Strftime(v.Type.Format, wallClock(v.Int))
 	case lang.Inet:
@@ -90,15 +95,27 @@ func fields(v lang.Value) string {
 	return "{ " + strings.Join(parts, ", ") + " }"
 }
 
-// stack is a line for each frame, between line ends.
-func stack(v lang.Value) string {
+// stack is a line for each frame, between line ends. Lines are indented as in bpftrace: less in a key.
+func stack(v lang.Value, indent string) string {
 	var b strings.Builder
 	b.WriteString("\n")
 	for _, e := range v.Elems {
-		b.WriteString("        " + Value(e) + "\n")
+		switch v.Type.Format {
+		case "raw":
+			fmt.Fprintf(&b, "%x\n", e.Int)
+		case "perf":
+			fmt.Fprintf(&b, "\t%x %s\n", e.Int, Value(e))
+		default:
+			b.WriteString(indent + Value(e) + "\n")
+		}
 	}
 	return b.String()
 }
+
+const (
+	stackIndent    = "        "
+	stackKeyIndent = "    "
+)
 
 // address is an address of the internet from its bytes.
 func address(b string) string {

@@ -282,6 +282,8 @@ func (g *generator) op(i int) {
 			g.mapUpdate(o)
 		case bpfasm.FnMapDeleteElem:
 			g.mapDelete(o)
+		case bpf.HelperStackID:
+			g.stackID(o)
 		case bpf.HelperBitLength:
 			g.bitLength()
 		case bpf.HelperExit:

@@ -251,6 +251,8 @@ func (u *unit) callOperands(o *op) error {
 		u.cellOperands(o)
 	case bpfasm.FnMapLookupElem, bpfasm.FnMapUpdateElem, bpfasm.FnMapDeleteElem:
 		return u.mapOperands(o)
+	case bpf.HelperStackID:
+		return u.stackOperands(o)
 	default:
 		return u.routineOperands(o)
 	}

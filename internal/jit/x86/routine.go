@@ -18,7 +18,7 @@ type compiled struct {
 }
 
 // mapRoutines are the routines of one map.
-type mapRoutines struct{ lookup, update, remove compiled }
+type mapRoutines struct{ lookup, update, remove, stack compiled }
 
 // compile compiles a routine of so many arguments. It takes them from the
 // stack, as all routines of the runtime do.
@@ -56,6 +56,12 @@ func (r *routineMaker) maps() ([]mapRoutines, error) {
 			continue
 		}
 		var err error
+		if ml.Kind == abi.StackTrace {
+			if out[i].stack, err = r.compile(routine.StackID(ml, r.env.Layout, r.env.Arena), 3); err != nil {
+				return nil, err
+			}
+			continue
+		}
 		if out[i].update, err = r.compile(routine.Update(ml, r.env.Arena), 4); err != nil {
 			return nil, err
 		}

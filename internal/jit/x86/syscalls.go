@@ -11,7 +11,7 @@ import (
 // the target, empty when there is none. Where a filter watches them, a thread
 // might be killed for one. Of the environment ThreadID matters.
 func SyscallHelper(p *bpf.Verified, env *Env) string {
-	makes := map[bpfasm.BuiltinFunc]bool{}
+	makes := map[bpfasm.BuiltinFunc]bool{bpf.HelperStackID: true}
 	for _, h := range routine.Helpers() {
 		makes[h.ID] = len(h.Syscalls) > 0
 	}

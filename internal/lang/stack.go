@@ -1,0 +1,111 @@
+package lang
+
+import (
+	"maps"
+	"slices"
+
+	"github.com/cilium/ebpf/asm"
+
+	"trapless/internal/abi"
+	"trapless/internal/bpf"
+)
+
+// A stack is held as its number in a map of stacks, of which there is one for each depth that the script asks for. The tracer makes addresses, and names, of the number (Value.Elems).
+
+// builtinStack is the stack of the target, with or without arguments: ustack, ustack(3), ustack(perf, 3).
+const builtinStack = "ustack"
+
+const (
+	defaultDepth = 127 // frames, as in bpftrace
+	maxDepth     = 1024
+	maxStacks    = 1 << 14 // different ones of a depth
+)
+
+// stackModes are the ways in which a stack is printed.
+var stackModes = set("bpftrace perf raw")
+
+// stackCall types ustack(mode, frames), of which both may be left out.
+func (c *checker) stackCall(x *callExpr) Type {
+	t := Type{Kind: Stack, Len: 8 * defaultDepth, Format: "bpftrace"}
+	args := x.args
+	if len(args) > 0 {
+		if mode, ok := args[0].(*nameExpr); ok {
+			if !stackModes[mode.name] {
+				c.diags.Errorf(mode.span, "a stack cannot be printed as '%s'", mode.name).Hint("use bpftrace, perf or raw")
+				return badType
+			}
+			t.Format, args = mode.name, args[1:]
+		}
+	}
+	if len(args) > 0 {
+		if c.value(args[0]).Kind == bad {
+			return badType
+		}
+		con := args[0].base().con
+		if !con.literal || con.u == 0 || con.u > maxDepth || args[0].base().typ.Kind != Int {
+			c.diags.Errorf(args[0].base().span, "the number of frames is an integer literal from 1 to %d", maxDepth)
+			return badType
+		}
+		t.Len, args = 8*int(con.u), args[1:]
+	}
+	if len(args) > 0 {
+		c.diags.Errorf(x.span, "ustack() takes a mode and a number of frames")
+		return badType
+	}
+	return c.stackType(t, x.base())
+}
+
+// stackType checks where a stack is asked for, and notes its depth.
+func (c *checker) stackType(t Type, b *exprBase) Type {
+	for _, a := range c.probe.attach {
+		if a.Kind == Begin || a.Kind == End || a.Kind == Interval {
+			c.diags.Errorf(b.span, "%s exists only in probes of the target", builtinStack).Note(a.Span, "this one runs in the tracer")
+			return badType
+		}
+	}
+	if c.stacks == nil {
+		c.stacks = map[int]bool{}
+	}
+	c.stacks[t.Len] = true
+	return t
+}
+
+// StackMap is the number of the map that has the stacks of a type.
+func (s *Script) StackMap(t Type) int {
+	return slices.IndexFunc(s.Maps, func(m Map) bool { return m.Spec.Kind == abi.StackTrace && m.Spec.ValueSize == t.Len })
+}
+
+// addStacks adds the maps for stacks of some sizes.
+func (s *Script) addStacks(sizes map[int]bool) {
+	for _, length := range slices.Sorted(maps.Keys(sizes)) {
+		spec := abi.MapSpec{Name: "(stacks)", Kind: abi.StackTrace, KeySize: 4, ValueSize: length, MaxEntries: maxStacks}
+		s.Maps = append(s.Maps, Map{Name: spec.Name, Spec: spec, Agg: Hist, Hidden: true})
+	}
+}
+
+// Stacks reports whether a program asks for stacks.
+func (s *Script) Stacks() bool {
+	return slices.ContainsFunc(s.Maps, func(m Map) bool { return m.Spec.Kind == abi.StackTrace })
+}
+
+// isStack reports whether an expression is a stack that is asked for.
+func isStack(x expr) bool {
+	switch x := x.(type) {
+	case *nameExpr:
+		return x.name == builtinStack
+	case *callExpr:
+		return x.name == builtinStack
+	}
+	return false
+}
+
+// stackID puts a stack's number into a home.
+func (l *lowerer) stackID(x expr, h home) {
+	l.mov(asm.R5, l.ctx)
+	l.emit(asm.LoadMem(asm.R2, asm.R5, bpf.PtRegsSP, asm.DWord))
+	l.emit(asm.LoadMem(asm.R3, asm.R5, bpf.PtRegsBP, asm.DWord))
+	l.emit(asm.LoadMem(asm.R4, asm.R5, bpf.PtRegsIP, asm.DWord))
+	l.emit(bpf.LoadMap(asm.R1, l.script.StackMap(b2t(x))))
+	l.helper(bpf.HelperStackID)
+	l.setHome(h, asm.R0)
+}
