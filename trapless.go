@@ -20,6 +20,8 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"regexp"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -85,6 +87,13 @@ func (o *CompileOptions) allows(s *lang.Script) error {
 	return c.Err()
 }
 
+// Filter drops the probes of which no attach point fits.
+func (s *Script) Filter(name *regexp.Regexp) {
+	s.compiled.Probes = slices.DeleteFunc(s.compiled.Probes, func(p lang.Probe) bool {
+		return !slices.ContainsFunc(p.Attach, func(a lang.AttachPoint) bool { return name.MatchString(a.Text) })
+	})
+}
+
 // Listing is the eBPF of the script's programs, as text.
 func (s *Script) Listing() string {
 	var b strings.Builder
@@ -139,6 +148,16 @@ func (s *Script) NeedsProcess() bool { return session.NeedsProcess(s.compiled) }
 // intervals.
 func Alone(s *Script, o Options) (*Session, error) {
 	in, err := session.Alone(o.config(s))
+	if err != nil {
+		return nil, err
+	}
+	return &Session{Session: in, script: s}, nil
+}
+
+// Everywhere starts a session on all processes that have the script's files mapped, and
+// on those that begin to later: a program is held in execve until it is probed.
+func Everywhere(ctx context.Context, s *Script, o Options) (*Session, error) {
+	in, err := session.Everywhere(ctx, o.config(s))
 	if err != nil {
 		return nil, err
 	}

@@ -56,8 +56,8 @@ func TestOutputFile(t *testing.T) {
 		name := filepath.Join(t.TempDir(), "out")
 		res := runToEnd(t, "trace", "-B", mode, "-o", name, "-f", "json", "-e", `begin { @ = 3; printf("x"); }`)
 		text, err := os.ReadFile(name)
-		want := `{"type": "printf", "data": "x"}
-{"type": "attached_probes", "count": 1, "data": {"probes": 1}}
+		want := `{"type": "attached_probes", "count": 1, "data": {"probes": 1}}
+{"type": "printf", "data": "x"}
 {"type": "map", "data": {"@": 3}}
 `
 		if err != nil || string(text) != want || res.stdout != "" {

@@ -42,7 +42,6 @@ func TestBadUsage(t *testing.T) {
 		want string
 	}{
 		{"trace|-p|1", "no script: give -e 'SCRIPT' or a file"},
-		{"trace|-e|uprobe:/bin/true:main { }", "no target: give -p PID or -c 'CMD'"},
 		{"trace|-p|1|-c|ls|-e|BEGIN { }", "-p and -c exclude each other"},
 		{"trace|-p|-5|-e|BEGIN { }", "Failed to parse pid: invalid integer: -5"},
 		{"trace|-p|five|-e|BEGIN { }", "Failed to parse pid: invalid integer: five"},

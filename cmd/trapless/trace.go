@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"time"
 
@@ -18,9 +19,9 @@ func newTrace() *cobra.Command {
 		Use:   "trace [options] {-e SCRIPT | FILE | -} [PARAM...]",
 		Short: "run a probe script",
 		Long: `Runs a script in the bpftrace language on a running process (-p) or on a new one
-(-c); a script that only has BEGIN, END and intervals needs neither. At the end,
-which comes with Ctrl-C, --duration, exit() or the end of the process, the probes
-are taken out again and the script's maps are printed.
+(-c), or without both on all processes that have the files of its probes mapped or
+begin to later. At the end, which comes with Ctrl-C, --duration, exit() or the end
+of the process, the probes are taken out again and the script's maps are printed.
 
 The options are those of bpftrace, so that 'alias bpftrace="trapless trace"' works.`,
 		Example: `  trapless trace -p 1234 -e 'uprobe:/usr/bin/python3.11:PyObject_Malloc { @[arg0] = count(); }'
@@ -82,21 +83,22 @@ func (f *traceFlags) trace(ctx context.Context, script *trapless.Script) error {
 	if f.verbose {
 		o.Log = warn
 	}
-	return errors.Join(f.run(ctx, script, o), out.Close())
+	return errors.Join(f.run(ctx, script, o, out), out.Close())
 }
 
-func (f *traceFlags) run(ctx context.Context, script *trapless.Script, o trapless.Options) error {
+func (f *traceFlags) run(ctx context.Context, script *trapless.Script, o trapless.Options, out *output) error {
+	out.hold()
 	s, err := f.start(ctx, script, o)
 	if err != nil {
 		return err
 	}
 	if !f.quiet {
-		err = announce(o, s.Attached())
+		err = announce(o, out.Writer, s.Attached())
 	}
 	if os.Getenv(notifyVar) != "" {
 		fmt.Println(notifyVar)
 	}
-	err = errors.Join(err, f.watch(ctx, s))
+	err = errors.Join(err, out.release(), f.watch(ctx, s))
 	if f.command != "" {
 		err = errors.Join(err, s.End(endTime))
 	}
@@ -104,9 +106,9 @@ func (f *traceFlags) run(ctx context.Context, script *trapless.Script, o traples
 }
 
 // announce tells how many probes there are, as bpftrace does.
-func announce(o trapless.Options, n int) error {
+func announce(o trapless.Options, out io.Writer, n int) error {
 	if o.JSON {
-		_, err := fmt.Fprintf(o.Output, "{\"type\": \"attached_probes\", \"count\": %d, \"data\": {\"probes\": %d}}\n", n, n)
+		_, err := fmt.Fprintf(out, "{\"type\": \"attached_probes\", \"count\": %d, \"data\": {\"probes\": %d}}\n", n, n)
 		return err
 	}
 	noun := "probes"
@@ -132,7 +134,7 @@ func (f *traceFlags) start(ctx context.Context, script *trapless.Script, o trapl
 		}
 		return trapless.Start(ctx, argv, script, o)
 	case script.NeedsProcess():
-		return nil, usageError{errors.New("no target: give -p PID or -c 'CMD'")}
+		return trapless.Everywhere(ctx, script, o)
 	}
 	return trapless.Alone(script, o)
 }

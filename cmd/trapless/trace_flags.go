@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"regexp"
 	"strconv"
 	"strings"
 	"time"
@@ -134,9 +135,16 @@ func (f *traceFlags) compile(dash int, args []string) (*trapless.Script, error) 
 	}
 	params := rest
 	_ = dash
+	filter, err := regexp.Compile(f.filter)
+	if err != nil {
+		return nil, usageError{fmt.Errorf("Invalid --probe-filter regex '%s': %w", f.filter, err)}
+	}
 	script, err := trapless.CompileWith(name, src, trapless.CompileOptions{Params: params, Unsafe: f.unsafe})
 	if err != nil {
 		return nil, err
+	}
+	if f.filter != "" {
+		script.Filter(filter)
 	}
 	for _, stage := range f.debug {
 		if stage != "codegen" && stage != "all" {
@@ -147,6 +155,24 @@ func (f *traceFlags) compile(dash int, args []string) (*trapless.Script, error) 
 	return script, nil
 }
 
+// readStdin reads a script from standard input, and lets the worker read it there again.
+func readStdin() (string, error) {
+	text, err := io.ReadAll(os.Stdin)
+	if err != nil {
+		return "", err
+	}
+	r, w, err := os.Pipe()
+	if err != nil {
+		return "", err
+	}
+	os.Stdin = r
+	go func() {
+		_, _ = w.Write(text) // whoever reads it will miss what is missing
+		w.Close()
+	}()
+	return string(text), nil
+}
+
 // source returns the script's name and text, and the arguments behind it.
 func (f *traceFlags) source(args []string) (name, src string, rest []string, err error) {
 	switch {
@@ -155,8 +181,8 @@ func (f *traceFlags) source(args []string) (name, src string, rest []string, err
 	case len(args) == 0:
 		return "", "", nil, usageError{errors.New("no script: give -e 'SCRIPT' or a file")}
 	case args[0] == "-":
-		text, err := io.ReadAll(os.Stdin)
-		return "stdin", string(text), args[1:], err
+		text, err := readStdin()
+		return "stdin", text, args[1:], err
 	}
 	text, err := os.ReadFile(args[0])
 	if err != nil {

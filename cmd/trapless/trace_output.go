@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -11,8 +12,30 @@ import (
 // output is where a script prints.
 type output struct {
 	io.Writer
-	flush func() error // nil if nothing is held back
-	close func() error // nil for standard output
+	flush func() error  // nil if nothing is held back
+	close func() error  // nil for standard output
+	held  *bytes.Buffer // what is printed before it is told that the probes are in place
+}
+
+// hold keeps back what is printed until release: BEGIN runs before anything is armed, and that the probes are
+// in place is told first.
+func (o *output) hold() { o.held = &bytes.Buffer{} }
+
+func (o *output) release() error {
+	if o.held == nil {
+		return nil
+	}
+	_, err := o.held.WriteTo(o.Writer)
+	o.held = nil
+	return err
+}
+
+// Write prints.
+func (o *output) Write(b []byte) (int, error) {
+	if o.held != nil {
+		return o.held.Write(b)
+	}
+	return o.Writer.Write(b)
 }
 
 // openOutput opens what -o and -B say.
@@ -34,9 +57,9 @@ func (f *traceFlags) openOutput() (*output, error) {
 
 // Close writes what is held back.
 func (o *output) Close() error {
-	var err error
+	err := o.release()
 	if o.flush != nil {
-		err = o.flush()
+		err = errors.Join(err, o.flush())
 	}
 	if o.close != nil {
 		err = errors.Join(err, o.close())

@@ -126,18 +126,20 @@ func sameValue(a, b lang.Value) bool {
 func (s *Session) reset(i int, kind lang.ActionKind) {
 	m := &s.config.Script.Maps[i]
 	if m.Agg == lang.Plain {
+		s.pull()
 		if kind == lang.Clear {
 			s.arena.Clear(i)
 		} else {
 			s.arena.Zero(i, m.Spec.Stride()/8-1)
 		}
+		s.push()
 		return
 	}
-	entries := s.arena.Entries(i)
+	entries := s.all(i)
 	if kind == lang.Clear {
 		s.views[i].clear(entries)
 	} else {
 		s.views[i].zero(entries)
 	}
-	s.arena.ResetMax(i)
+	s.resetMax(i)
 }

@@ -21,6 +21,10 @@ func Alone(c Config) (*Session, error) {
 	if i := slices.IndexFunc(c.Script.Probes, needsProcess); i >= 0 {
 		return nil, fmt.Errorf("%s: %w", c.Script.Probes[i].Text, ErrNoTarget)
 	}
+	return newAlone(c)
+}
+
+func newAlone(c Config) (*Session, error) {
 	s, err := newSession(c)
 	if err != nil {
 		return nil, err
@@ -71,6 +75,9 @@ func (s *Session) Attached() int {
 			n += len(p.Attach)
 		}
 	}
+	if s.fleet != nil {
+		return n + s.fleet.attached
+	}
 	if s.registry == nil {
 		return n
 	}
@@ -78,11 +85,16 @@ func (s *Session) Attached() int {
 		pattern *pattern
 		module  *module
 		start   image.VAddr
+		marker  string
 	}
 	seen := map[attached]bool{}
 	for _, p := range s.registry.probes {
 		if !p.pattern.internal && p.refusal == nil {
-			seen[attached{p.pattern, p.site.module, p.site.fn.Start}] = true
+			a := attached{p.pattern, p.site.module, p.site.fn.Start, ""}
+			if p.marker != nil { // which may have several places
+				a.start, a.marker = 0, p.marker.Provider+":"+p.marker.Name
+			}
+			seen[a] = true
 		}
 	}
 	return n + len(seen)

@@ -17,7 +17,7 @@ var listed = []struct {
 	name  string
 	units []string
 }{
-	{"uprobe", nil}, {"uretprobe", nil},
+	{"uprobe", nil}, {"uretprobe", nil}, {"usdt", nil},
 	{"interval", []string{"hz:", "us:", "ms:", "s:"}},
 	{"begin", []string{""}}, {"end", []string{""}},
 }
@@ -80,16 +80,16 @@ func fits(pattern, s string) bool {
 
 // listFunctions lists the functions of files. parts are file and function.
 func listFunctions(w io.Writer, kind string, parts []string, pid int) error {
-	fn := "*"
-	if len(parts) > 1 {
-		fn = parts[len(parts)-1]
+	find := functionsOf(parts)
+	if kind == "usdt" {
+		find = markersOf(parts)
 	}
 	files, err := listedFiles(parts[0], pid)
 	if err != nil {
 		return err
 	}
 	for _, f := range files {
-		names, err := functionsOf(f.open, fn)
+		names, err := namesOf(f.open, find)
 		if err != nil {
 			if len(files) == 1 {
 				return fmt.Errorf("%s: %w", f.name, err)
@@ -117,6 +117,9 @@ func listedFiles(pattern string, pid int) ([]listedFile, error) {
 			return nil, err
 		}
 		for _, name := range names {
+			if strings.HasPrefix(pattern, "./") {
+				name = "./" + strings.TrimPrefix(name, "./")
+			}
 			out = append(out, listedFile{name, name})
 		}
 		return out, nil
@@ -147,8 +150,8 @@ func sameAs(a, b string) bool {
 	return err == nil && os.SameFile(x, y)
 }
 
-// functionsOf lists the functions of a file that fit a pattern.
-func functionsOf(path, pattern string) ([]string, error) {
+// namesOf lists what there is to probe in a file.
+func namesOf(path string, find func(*image.File) ([]string, error)) ([]string, error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return nil, err
@@ -162,16 +165,50 @@ func functionsOf(path, pattern string) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	funcs, err := img.Functions()
-	if err != nil {
-		return nil, err
-	}
-	var names []string
-	for _, m := range funcs.Match(pattern) {
-		if name := m.Name(); name != "" {
-			names = append(names, name)
-		}
-	}
+	names, err := find(img)
 	slices.Sort(names)
-	return slices.Compact(names), nil
+	return slices.Compact(names), err
+}
+
+// functionsOf finds functions. parts are the file and, or not, the function.
+func functionsOf(parts []string) func(*image.File) ([]string, error) {
+	return func(img *image.File) ([]string, error) {
+		funcs, err := img.Functions()
+		if err != nil {
+			return nil, err
+		}
+		fn := "*"
+		if len(parts) > 1 {
+			fn = parts[len(parts)-1]
+		}
+		var names []string
+		for _, m := range funcs.Match(fn) {
+			if name := m.Name(); name != "" {
+				names = append(names, name)
+			}
+		}
+		return names, nil
+	}
+}
+
+// markersOf finds USDT probes. parts are the file and, or not, the provider and the name.
+func markersOf(parts []string) func(*image.File) ([]string, error) {
+	provider, name := "*", "*"
+	switch len(parts) {
+	case 1:
+	case 2:
+		name = parts[1]
+	default:
+		provider, name = parts[1], parts[2]
+	}
+	return func(img *image.File) ([]string, error) {
+		all, err := img.Markers()
+		var names []string
+		for _, m := range all {
+			if (provider == "" || fits(provider, m.Provider)) && fits(name, m.Name) {
+				names = append(names, m.Provider+":"+m.Name)
+			}
+		}
+		return names, err
+	}
 }

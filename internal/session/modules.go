@@ -119,6 +119,11 @@ func (ms *modules) matcher(a *lang.AttachPoint) (func(*proc.Mapping) bool, error
 		exe = strings.TrimSuffix(exe, " (deleted)")
 		return func(m *proc.Mapping) bool { return m.Path == exe }, nil
 	case a.PathWildcard:
+		if abs, err := filepath.Abs(a.Path); err == nil && strings.Contains(a.Path, "/") && !strings.HasPrefix(a.Path, "*") {
+			here := *a
+			here.Path = abs
+			a = &here
+		}
 		return func(m *proc.Mapping) bool { return a.MatchPath(m.Path) || a.MatchPath(path.Base(m.Path)) }, nil
 	case !strings.Contains(a.Path, "/"):
 		return func(m *proc.Mapping) bool { return isLibrary(path.Base(m.Path), a.Path) }, nil

@@ -41,6 +41,7 @@ type registry struct {
 	disarmed    bool // no site is patched
 	boosted     bool // sites have breakpoints where they may
 	breakpoints bool // they may, where no jump is possible or wanted
+	partial     bool // a file that is not mapped concerns another process
 }
 
 // siteKey is an address in a module.
@@ -91,7 +92,7 @@ func (r *registry) add(patterns []*pattern) ([]*Probe, error) {
 	var added []*Probe
 	for _, p := range patterns {
 		found, unclear, err := r.ms.ofKind(p.probe, p.attach)
-		if errors.Is(err, errNotMapped) && r.ms.mayCome(p.attach) {
+		if errors.Is(err, errNotMapped) && (r.partial || r.ms.mayCome(p.attach)) {
 			r.log("%v; it is probed when it is loaded", err)
 			err = nil
 		}

@@ -39,7 +39,7 @@ func (s *Session) Run(ctx context.Context) (err error) {
 	s.poll(ctx)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	err = s.disarm() // what was counted is printed even if that fails
+	err = errors.Join(s.disarm(), s.disarmMembers()) // what was counted is printed even if that fails
 	s.drain(true)
 	if eerr := s.runKind(lang.End); eerr != nil {
 		return errors.Join(err, eerr)
@@ -88,6 +88,10 @@ func (s *Session) poll(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
+		case a := <-s.arrivals():
+			s.mu.Lock()
+			s.welcome(ctx, a)
+			s.mu.Unlock()
 		case <-ticker.C:
 		}
 	}
@@ -118,10 +122,16 @@ func (s *Session) look(p *poller, now time.Time) bool {
 		s.config.Log("process %d has ended, or runs another program", s.PID)
 		return false
 	}
+	if s.fleet != nil {
+		s.lookAtMembers(now)
+	}
 	s.runTimers(p.timers, now)
 	if now.After(p.clock) {
 		p.clock = now.Add(clockTime)
 		s.arena.Publish(s.clock, arena.ReadClock())
+	}
+	if s.fleet != nil {
+		return !s.stopped
 	}
 	if s.target == nil {
 		return !s.stopped && len(p.timers) > 0 && (s.PID == 0 || !ended(s.PID))
@@ -242,7 +252,7 @@ func (s *Session) runTimers(timers []*timer, now time.Time) {
 		for !now.Before(t.next) {
 			t.next = t.next.Add(t.every)
 		}
-		if err := s.machine.Run(s.programs[t.probe], nil); err != nil {
+		if err := s.runOwn(t.probe); err != nil {
 			s.config.Warn("interval: %v", err)
 		}
 	}
@@ -254,24 +264,41 @@ func (s *Session) runKind(k lang.ProbeKind) error {
 		if s.config.Script.Probes[i].Kind != k || s.stopped && k == lang.Begin {
 			continue
 		}
-		if err := s.machine.Run(s.programs[i], nil); err != nil {
+		if err := s.runOwn(i); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
+// runOwn runs a program of the tracer.
+func (s *Session) runOwn(i int) error {
+	s.pull()
+	err := s.machine.Run(s.programs[i], nil)
+	s.push()
+	return err
+}
+
 // drain handles the events that are due.
 func (s *Session) drain(all bool) {
+	if s.fleet != nil {
+		s.drainMembers(all)
+		return
+	}
 	for _, r := range s.arena.Drain(all) {
-		switch {
-		case r.Map == arena.TraceMap:
-			s.trace(r.Payload)
-		case s.config.Object != nil:
-			s.check(s.config.Object.Record(r))
-		default:
-			s.event(r.Payload)
-		}
+		s.record(r)
+	}
+}
+
+// record handles a record of the ring.
+func (s *Session) record(r arena.Record) {
+	switch {
+	case r.Map == arena.TraceMap:
+		s.trace(r.Payload)
+	case s.config.Object != nil:
+		s.check(s.config.Object.Record(r))
+	default:
+		s.event(r.Payload)
 	}
 }
 
@@ -302,6 +329,10 @@ func (s *Session) event(payload []byte) {
 		s.config.Warn("%v: the target wrote over its ring", err)
 		return
 	}
+	if s.parent != nil {
+		s.parent.act(a, values)
+		return
+	}
 	s.act(a, values)
 }
 
@@ -321,10 +352,13 @@ func (s *Session) Entries(i int) []arena.Entry {
 }
 
 func (s *Session) entries(i int) []arena.Entry {
+	m := &s.config.Script.Maps[i]
+	if m.Agg != lang.Plain {
+		return s.views[i].see(s.all(i))
+	}
+	s.pull()
 	all := s.arena.Entries(i)
-	switch m := &s.config.Script.Maps[i]; {
-	case m.Agg != lang.Plain:
-		return s.views[i].see(all)
+	switch {
 	case len(m.Keys) == 0 && all[0].Value[0] == 0: // it was not assigned
 		return nil
 	}
@@ -349,7 +383,7 @@ func (s *Session) ownEntries(i int) []bpf.MapEntry {
 
 // reportLosses says what was lost, if anything.
 func (s *Session) reportLosses() {
-	l := s.arena.Losses()
+	l := s.allLosses()
 	for _, loss := range []struct {
 		n    uint64
 		what string

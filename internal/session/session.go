@@ -84,6 +84,7 @@ type Session struct {
 	target   *inject.Target // nil in a session on its own
 	arena    *arena.Arena
 	private  []byte // the arena's memory in a session on its own
+	company
 	launched bool
 	pidfd    int
 	traits   inject.Traits
@@ -177,24 +178,30 @@ func attachOnce(ctx context.Context, pid int, c Config) (*Session, error) {
 		return nil, err
 	}
 	s.PID = pid
-	if err := proc.Check(pid); err != nil {
-		return nil, err
+	return s, s.attachTo(ctx)
+}
+
+// attachTo attaches to the running process that the session is for.
+func (s *Session) attachTo(ctx context.Context) error {
+	if err := proc.Check(s.PID); err != nil {
+		return err
 	}
 	if err := s.plan(); err != nil {
-		return nil, errors.Join(err, s.Close())
+		return errors.Join(err, s.Close())
 	}
+	var err error
 	if s.tracer, err = ptrace.Start(); err != nil {
-		return nil, errors.Join(err, s.Close())
+		return errors.Join(err, s.Close())
 	}
 	ctx, cancel := context.WithTimeout(ctx, s.timeout())
 	defer cancel()
-	if s.group, err = s.tracer.Seize(ctx, pid); err != nil {
-		return nil, errors.Join(err, s.Close())
+	if s.group, err = s.tracer.Seize(ctx, s.PID); err != nil {
+		return errors.Join(err, s.Close())
 	}
 	if err := s.start(ctx); err != nil {
-		return nil, errors.Join(err, s.Close())
+		return errors.Join(err, s.Close())
 	}
-	return s, nil
+	return nil
 }
 
 // Launch starts a program and a session on it before its main function runs.
@@ -245,7 +252,7 @@ func (s *Session) plan() error {
 		return err
 	}
 	s.registry = newRegistry(ms, s.traits, s.config.Log)
-	s.registry.breakpoints = s.config.Breakpoints
+	s.registry.breakpoints, s.registry.partial = s.config.Breakpoints, s.parent != nil
 	if _, err := s.registry.add(s.patterns()); err != nil {
 		return err
 	}
@@ -348,6 +355,10 @@ func (s *Session) begin() error {
 			return err
 		}
 	}
+	if s.parent != nil {
+		s.join()
+		return nil
+	}
 	return s.runKind(lang.Begin)
 }
 
@@ -448,7 +459,7 @@ func (s *Session) Close() error {
 		s.symbols.Close()
 	}
 	if s.private != nil {
-		err := unix.Unmap(s.private)
+		err := errors.Join(s.closeMembers(), unix.Unmap(s.private))
 		s.private, s.arena = nil, nil
 		return err
 	}
