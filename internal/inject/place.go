@@ -127,7 +127,7 @@ func (req *Request) hits(site int) []int {
 // nothing leads to the code yet. Code of an earlier session is used again where
 // it is the same to the byte.
 func (t *Target) Place(ctx context.Context, reqs []Request) ([]*Detour, []*plan.Refusal, error) {
-	if err := t.checkSyscalls(reqs); err != nil {
+	if err := t.checkSyscalls(ctx, reqs); err != nil {
 		return nil, nil, err
 	}
 	t.noteThreadID(reqs)

@@ -58,6 +58,7 @@ type Target struct {
 	arena     *arena.Arena
 	arenaBase abi.Addr
 
+	syscalls    syscalls
 	threadID    int32 // see jit.Env.ThreadID
 	tellsThread bool  // a program asks for it
 	memory      routine.Memory

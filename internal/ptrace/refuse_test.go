@@ -82,10 +82,10 @@ func TestFilterIsAskedForEachCall(t *testing.T) {
 	}
 	check(t, g.Stop(ctx))
 	th := g.Threads()[0]
-	if err := th.CheckSyscall(0x1000, 39); !errors.Is(err, ErrSeccomp) {
-		t.Errorf("CheckSyscall(39) says %v", err)
+	if err := th.CheckSyscalls(0x1000, Syscall{Number: 39}); !errors.Is(err, ErrSeccomp) {
+		t.Errorf("CheckSyscalls(39) says %v", err)
 	}
-	check(t, th.CheckSyscall(0x1000, 186))
+	check(t, th.CheckSyscalls(0x1000, Syscall{Number: 186}))
 	check(t, g.Detach(ctx))
 	tg.finish()
 }

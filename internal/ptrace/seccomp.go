@@ -26,15 +26,25 @@ const (
 	maxFilters  = 1 << 10
 )
 
-// CheckSyscall says whether the seccomp filters of a stopped thread let it make a
-// system call at a PC: nil, or ErrSeccomp, also when that cannot be known.
-func (th *Thread) CheckSyscall(pc abi.Addr, nr uint64, args ...uint64) error {
+// Syscall is a system call with all of its arguments.
+type Syscall struct {
+	Number uint64
+	Args   []uint64
+}
+
+// CheckSyscalls says whether the seccomp filters of a stopped thread let it make some
+// system calls at a PC: nil, or ErrSeccomp, also when that cannot be known.
+func (th *Thread) CheckSyscalls(pc abi.Addr, calls ...Syscall) error {
 	return th.g.t.do(func() error {
-		c := sysCall{nr: nr}
-		for _, a := range args {
-			c.args = append(c.args, Const(a))
+		var list []sysCall
+		for _, s := range calls {
+			c := sysCall{nr: s.Number}
+			for _, a := range s.Args {
+				c.args = append(c.args, Const(a))
+			}
+			list = append(list, c)
 		}
-		return th.checkCalls([]sysCall{c}, pc)
+		return th.checkCalls(list, pc)
 	})
 }
 

@@ -177,6 +177,25 @@ func (s *Session) healthy() bool {
 	if err := s.putBack(reverted); err != nil {
 		s.config.Log("following the libraries: %v", err) // the next look will show
 	}
+	return s.filtersAllow()
+}
+
+// filtersAllow asks new seccomp filters of the target about the system calls of the
+// programs. If it says false, one of them might kill a thread.
+func (s *Session) filtersAllow() bool {
+	if s.target.FiltersStand() {
+		return true
+	}
+	err := s.attachedFor(func(ctx context.Context) error { return s.target.AskFilters(ctx) })
+	switch {
+	case err == nil:
+		s.config.Log("process %d has a new seccomp filter, which lets pass what the programs do", s.PID)
+	case errors.Is(err, proc.ErrTraced), errors.Is(err, ptrace.ErrStopped), gone(err):
+		s.config.Log("%v", err) // the next look will show
+	default:
+		s.config.Warn("process %d has a new seccomp filter; the probes are taken out: %v", s.PID, err)
+		return false
+	}
 	return true
 }
 
@@ -196,7 +215,7 @@ func (s *Session) covered() bool {
 	if len(signals) == 0 {
 		return true
 	}
-	err := s.cover(signals)
+	err := s.attachedFor(func(ctx context.Context) error { return s.target.Cover(ctx, signals) })
 	switch {
 	case err == nil:
 		s.config.Log("process %d has begun to handle signals %v; its handlers are told the original addresses of moved instructions", s.PID, signals)
@@ -209,14 +228,14 @@ func (s *Session) covered() bool {
 	return true
 }
 
-// cover attaches and puts our handlers before new ones of the target.
-func (s *Session) cover(signals []int) error {
+// attachedFor attaches for a short change.
+func (s *Session) attachedFor(f func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(context.Background(), coverTime)
 	defer cancel()
 	if err := s.group.Seize(ctx); err != nil {
 		return err
 	}
-	err := s.target.Cover(ctx, signals)
+	err := f(ctx)
 	err = errors.Join(err, s.group.Detach(ctx))
 	s.notePauses()
 	return err

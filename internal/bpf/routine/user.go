@@ -282,18 +282,30 @@ func BootNs() *bpf.Program {
 	return c.named("ktime_get_boot_ns")
 }
 
+// Call is a system call as a seccomp filter sees it.
+type Call struct {
+	Number int
+	Args   []uint64
+}
+
+// somewhere stands for an address that is not known yet.
+const somewhere = 0x7f0000001000
+
+// Ask is how memory is asked for.
+var Ask = []Call{{SysRtSigprocmask, []uint64{invalidHow, somewhere, 0, 8}}}
+
 // helpers are the helpers that are routines of the runtime, but for those of
 // maps, with the system calls that they make.
 var helpers = []Helper{
-	{asm.FnProbeReadUser, ProbeReadUser, []int{SysRtSigprocmask}, true},
-	{asm.FnProbeReadUserStr, ProbeReadUserStr, []int{SysRtSigprocmask}, true},
-	{asm.FnProbeRead, ProbeReadUser, []int{SysRtSigprocmask}, true},
-	{asm.FnProbeReadStr, ProbeReadUserStr, []int{SysRtSigprocmask}, true},
-	{asm.FnGetCurrentUidGid, alone(UidGid), []int{SysGetuid, SysGetgid}, false},
-	{asm.FnGetCurrentComm, alone(Comm), []int{SysPrctl}, false},
-	{asm.FnKtimeGetBootNs, alone(BootNs), []int{SysClockGettime}, false},
+	{asm.FnProbeReadUser, ProbeReadUser, Ask, true},
+	{asm.FnProbeReadUserStr, ProbeReadUserStr, Ask, true},
+	{asm.FnProbeRead, ProbeReadUser, Ask, true},
+	{asm.FnProbeReadStr, ProbeReadUserStr, Ask, true},
+	{asm.FnGetCurrentUidGid, alone(UidGid), []Call{{SysGetuid, nil}, {SysGetgid, nil}}, false},
+	{asm.FnGetCurrentComm, alone(Comm), []Call{{SysPrctl, []uint64{prGetName, somewhere}}}, false},
+	{asm.FnKtimeGetBootNs, alone(BootNs), []Call{{SysClockGettime, []uint64{clockBoottime, somewhere}}}, false},
 	{asm.FnStrncmp, alone(Strncmp), nil, false},
-	{asm.FnGetCurrentPidTgid, alone(Tid), []int{SysGettid}, false}, // of the thread alone
+	{asm.FnGetCurrentPidTgid, alone(Tid), []Call{{SysGettid, nil}}, false}, // of the thread alone
 }
 
 func alone(f func() *bpf.Program) func(*Memory) *bpf.Program {
@@ -304,7 +316,7 @@ func alone(f func() *bpf.Program) func(*Memory) *bpf.Program {
 type Helper struct {
 	ID       asm.BuiltinFunc
 	Program  func(*Memory) *bpf.Program
-	Syscalls []int
+	Syscalls []Call
 	Slot     bool // the slot's address is an argument behind the others
 }
 

@@ -1,32 +1,36 @@
 package x86
 
 import (
-	bpfasm "github.com/cilium/ebpf/asm"
-
 	"trapless/internal/bpf"
 	"trapless/internal/bpf/routine"
 )
 
-// SyscallHelper names the first helper of a program that makes system calls in
-// the target, empty when there is none. Where a filter watches them, a thread
-// might be killed for one. Of the environment ThreadID matters.
-func SyscallHelper(p *bpf.Verified, env *Env) string {
-	makes := map[bpfasm.BuiltinFunc]bool{bpf.HelperStackID: true}
-	for _, h := range routine.Helpers() {
-		makes[h.ID] = len(h.Syscalls) > 0
+// Syscalls are the system calls that a program makes in the target, by the helpers
+// that make them. Where a filter watches them, a thread might be killed for one. Of
+// the environment ThreadID matters.
+func Syscalls(p *bpf.Verified, env *Env) map[string][]routine.Call {
+	calls := map[string][]routine.Call{}
+	add := func(h *routine.Helper) {
+		if h != nil && len(h.Syscalls) > 0 {
+			named, _ := bpf.LookupHelper(h.ID)
+			calls[named.Name] = h.Syscalls
+		}
 	}
 	for i, in := range p.Code().Insns {
 		switch {
-		case in.Kind == bpf.CallReg:
-			return "callx"
-		case in.Kind != bpf.CallHelper || !makes[in.Helper()]:
+		case in.Kind == bpf.CallReg: // any of them
+			for _, h := range routine.Helpers() {
+				add(&h)
+			}
+		case in.Kind != bpf.CallHelper:
+		case in.Helper() == bpf.HelperStackID:
+			calls["stack_id"] = routine.Ask
 		case in.Helper() == bpf.HelperGetCurrentPidTgid && (env.ThreadID != 0 || shiftsTid(&p.Code().Insns[i+1])):
 		default:
-			h, _ := bpf.LookupHelper(in.Helper())
-			return h.Name
+			add(routine.LookupHelper(in.Helper()))
 		}
 	}
-	return ""
+	return calls
 }
 
 // TellsThread reports whether a program asks for the number of the thread.
