@@ -145,7 +145,7 @@ type ringSink struct {
 func (s *ringSink) init(o *object.Object, print io.Writer) {
 	s.queues, s.print = map[int]*queue{}, print
 	for i := range o.Maps {
-		if m := &o.Maps[i]; m.Spec.IsRing() {
+		if m := &o.Maps[i]; m.Ring() {
 			s.queues[i] = &queue{most: max(m.Size, leastQueue), changed: make(chan struct{})}
 		}
 	}

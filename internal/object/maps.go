@@ -33,6 +33,9 @@ type Entry struct{ Key, Value []byte }
 // Section reports whether the map holds the variables of an ELF section.
 func (m *Map) Section() bool { return isData(m.Name) }
 
+// Ring reports whether the map is a ring.
+func (m *Map) Ring() bool { return m.Type == ebpf.RingBuf || m.Type == ebpf.PerfEventArray }
+
 // ReadOnly reports whether the map holds constants.
 func (m *Map) ReadOnly() bool { return strings.HasPrefix(m.Name, ".rodata") }
 
@@ -58,19 +61,20 @@ const (
 	flagReadOnlyProg = 1 << 7 // for programs
 )
 
-// maps numbers the maps that the engine has, and notes why it lacks the others.
-// Only a program that uses one of those is refused.
+// maps numbers the maps, and notes why the engine lacks some. Only a program that
+// may come to use one of those is refused: it is often behind a constant that says
+// that it is not wanted. Such a map is given the form of a ring, which takes no room.
 func (l *loader) maps() error {
 	for _, name := range slices.Sorted(maps.Keys(l.spec.Maps)) {
 		m, err := l.convert(name, l.spec.Maps[name])
 		if err == nil {
 			_, err = abi.NewLayout(abi.Config{Threads: 1, Maps: []abi.MapSpec{m.Spec}})
 		}
-		if err != nil {
-			l.unusable[name] = err
-			continue
-		}
 		l.numbers[name] = len(l.object.Maps)
+		if err != nil {
+			l.unusable[l.numbers[name]] = err
+			m = &Map{Name: name, Type: l.spec.Maps[name].Type, Spec: abi.MapSpec{Name: name, Kind: abi.RingBuf}}
+		}
 		l.object.Maps = append(l.object.Maps, *m)
 	}
 	return nil

@@ -60,7 +60,7 @@ var ErrObject = errors.New("BPF object")
 // New makes an object of a collection, which stays as it is. Name is what
 // messages call it.
 func New(name string, spec *ebpf.CollectionSpec, o Options) (*Object, error) {
-	l := &loader{spec: spec, options: o, object: &Object{Name: name}, numbers: map[string]int{}, unusable: map[string]error{}}
+	l := &loader{spec: spec, options: o, object: &Object{Name: name}, numbers: map[string]int{}, unusable: map[int]error{}}
 	if err := l.load(); err != nil {
 		return nil, fmt.Errorf("%w %s: %w", ErrObject, name, err)
 	}
@@ -72,8 +72,8 @@ type loader struct {
 	spec     *ebpf.CollectionSpec
 	options  Options
 	object   *Object
-	numbers  map[string]int   // of maps
-	unusable map[string]error // maps that the engine does not have, and why
+	numbers  map[string]int // of maps
+	unusable map[int]error  // maps that the engine does not have, and why
 }
 
 func (l *loader) load() error {
@@ -136,6 +136,9 @@ func (l *loader) program(name string, spec *ebpf.ProgramSpec) (*Program, error) 
 	}
 	v, err := bpf.Verify(p.Prog)
 	if err != nil {
+		return nil, l.whyNot(p.Prog, err)
+	}
+	if err := l.usesOnlyMaps(p.Prog, v); err != nil {
 		return nil, err
 	}
 	p.Result = v.UsesResult()

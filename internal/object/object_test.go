@@ -161,6 +161,30 @@ func TestLeftOut(t *testing.T) {
 	}
 }
 
+// TestMapNotUsed lets a program refer to a map that the engine lacks where it cannot
+// come to it.
+func TestMapNotUsed(t *testing.T) {
+	for _, never := range []bool{true, false} {
+		spec := ofMap(ebpf.MapSpec{Type: ebpf.CGroupArray, KeySize: 4, ValueSize: 4, MaxEntries: 1})
+		p := spec.Programs["p"]
+		jump := asm.JNE.Imm(asm.R6, 0, "use")
+		if !never {
+			jump = asm.JEq.Imm(asm.R6, 0, "use")
+		}
+		p.Instructions[0] = p.Instructions[0].WithSymbol("use")
+		p.Instructions = append(asm.Instructions{asm.Mov.Imm(asm.R6, 0).WithSymbol("p"), jump, asm.Mov.Imm(asm.R0, 0), asm.Return()}, p.Instructions...)
+		o, err := object.New("test", spec, object.Options{})
+		switch {
+		case never && err != nil:
+			t.Error(err)
+		case never && o.RingSize() != 0:
+			t.Errorf("rings of %d bytes", o.RingSize())
+		case !never && (err == nil || !strings.Contains(err.Error(), "type CGroupArray")):
+			t.Errorf("accepted, or another error: %v", err)
+		}
+	}
+}
+
 // TestVariables reads and sets global variables before the programs run.
 func TestVariables(t *testing.T) {
 	word := &btf.Int{Name: "int", Size: 4, Encoding: btf.Signed}

@@ -57,15 +57,41 @@ func (l *loader) reference(in *asm.Instruction) error {
 }
 
 func (l *loader) mapReference(in *asm.Instruction, name string) error {
-	if err := l.unusable[name]; err != nil {
-		return err
-	}
 	n, ok := l.numbers[name]
 	if !ok {
 		return fmt.Errorf("there is no map %q", name)
 	}
 	in.Constant = in.Constant>>32<<32 | int64(n)
 	return nil
+}
+
+// usesOnlyMaps refuses a verified program that may come to use a map which the engine
+// lacks.
+func (l *loader) usesOnlyMaps(p *bpf.Program, v *bpf.Verified) error {
+	code := v.Code()
+	for i := range code.Insns {
+		in := &code.Insns[i]
+		if in.Kind != bpf.LoadRef && in.Kind != bpf.LoadValue || code.Dead[i] {
+			continue
+		}
+		if err := l.unusable[int(in.Imm)]; err != nil {
+			return fmt.Errorf("instruction %d: %w%s", i, err, at(p.Insns, i))
+		}
+	}
+	return nil
+}
+
+// whyNot is why a program was not verified: the first map that the engine lacks, if
+// it uses one, or else what the verifier says.
+func (l *loader) whyNot(p *bpf.Program, err error) error {
+	for i := range p.Insns {
+		if in := &p.Insns[i]; in.IsLoadFromMap() {
+			if missing := l.unusable[int(int32(in.Constant))]; missing != nil {
+				return fmt.Errorf("instruction %d: %w%s", i, missing, at(p.Insns, i))
+			}
+		}
+	}
+	return err
 }
 
 // kconfig names the variables that the object file wants of the kernel's
@@ -160,7 +186,7 @@ func (o *Object) RingSize() uint64 {
 	size := uint64(0)
 	for i := range o.Maps {
 		m := &o.Maps[i]
-		if m.Spec.IsRing() {
+		if m.Ring() {
 			size = max(size, min(max(m.Size, leastRing), mostRing))
 		}
 	}
