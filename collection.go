@@ -135,7 +135,7 @@ func (c *Collection) AttachSections() (*Link, error) {
 	var specs []ProbeSpec
 	for i := range c.object.Programs {
 		for _, a := range c.object.Programs[i].Attach {
-			specs = append(specs, ProbeSpec{At: place(a.Kind, a.Path, a.Func, a.Offset), Program: object.ScriptProbe(i, a.Kind)})
+			specs = append(specs, ProbeSpec{At: place(&a), Program: object.ScriptProbe(i, a.Kind)})
 		}
 	}
 	return c.register(specs)
@@ -157,15 +157,16 @@ func (c *Collection) register(specs []ProbeSpec) (*Link, error) {
 }
 
 // place writes an attach point as scripts have it.
-func place(kind lang.ProbeKind, path, function string, offset uint64) string {
+func place(a *lang.AttachPoint) string {
 	quote := strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace
-	at := kind.String() + ":"
-	if path != "" {
-		at += `"` + quote(path) + `":`
+	at := a.Kind.String()
+	for _, part := range []string{a.Path, a.Provider, a.Func} {
+		if part != "" {
+			at += `:"` + quote(part) + `"`
+		}
 	}
-	at += `"` + quote(function) + `"`
-	if offset != 0 {
-		at += "+" + strconv.FormatUint(offset, 10)
+	if a.Offset != 0 {
+		at += "+" + strconv.FormatUint(a.Offset, 10)
 	}
 	return at
 }
@@ -223,7 +224,7 @@ func (ex *Executable) attach(kind lang.ProbeKind, symbols []string, p *Program, 
 	}
 	var specs []ProbeSpec
 	for _, s := range symbols {
-		specs = append(specs, ProbeSpec{At: place(kind, ex.path, s, o.Offset), Program: object.ScriptProbe(p.number, kind)})
+		specs = append(specs, ProbeSpec{At: place(&lang.AttachPoint{Kind: kind, Path: ex.path, Func: s, Offset: o.Offset}), Program: object.ScriptProbe(p.number, kind)})
 	}
 	return p.coll.register(specs)
 }

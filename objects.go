@@ -30,11 +30,21 @@ var ErrObject = object.ErrObject
 // programs are to be put, by their names, instead of where their sections say
 // (SEC("uprobe//bin/bash:readline")); it may be nil.
 func LoadObject(path string, attach map[string][]string) (*Script, error) {
-	spec, err := ebpf.LoadCollectionSpec(path)
+	spec, err := LoadCollectionSpec(path)
 	if err != nil {
-		return nil, fmt.Errorf("%w %s: %w", ErrObject, filepath.Base(path), err)
+		return nil, err
 	}
 	return LoadSpec(filepath.Base(path), spec, attach)
+}
+
+// LoadCollectionSpec is that of package ebpf for files that it does not read, too:
+// those that include libbpf's header for USDT.
+func LoadCollectionSpec(path string) (*ebpf.CollectionSpec, error) {
+	spec, err := object.ReadFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("%w %w", ErrObject, err)
+	}
+	return spec, nil
 }
 
 // LoadSpec is LoadObject for a collection that was read already, or made by hand.

@@ -126,7 +126,7 @@ func TestRunRefuses(t *testing.T) {
 		{[]string{"-p", "1", "--attach", "say", object}, exitUsage, "expected PROGRAM=PROBE"},
 		{[]string{"-p", "1", "--attach", "nay=libc:malloc", object}, exitFailed, "it has no program nay; it has say"},
 		{[]string{"-p", "1", "--attach", "say=interval:s:1", object}, exitFailed, "attach point"},
-		{[]string{"-p", "1", text}, exitFailed, "BPF object text.o"},
+		{[]string{"-p", "1", text}, exitFailed, "text.o: it is no ELF file"},
 		{[]string{"-p", "1", "/nowhere.o"}, exitFailed, "no such file"},
 	} {
 		res := runToEnd(t, append([]string{"run"}, c.args...)...)

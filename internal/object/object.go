@@ -23,6 +23,7 @@ import (
 
 	"trapless/internal/bpf"
 	"trapless/internal/lang"
+	"trapless/internal/usdt"
 )
 
 // Object is what an object file holds for a process.
@@ -37,11 +38,11 @@ type Object struct {
 type Program struct {
 	Name    string
 	Section string
-	Kind    lang.ProbeKind // Uprobe or Uretprobe, as the section says
+	Kind    lang.ProbeKind // Uprobe, Uretprobe or Usdt, as the section says
 	Prog    *bpf.Program
 	Result  bool // it reads what a function returns
 
-	// Attach is where it is to be put, of either kind. It is empty when neither
+	// Attach is where it is to be put, of any kind. It is empty when neither
 	// the section nor the user says.
 	Attach []lang.AttachPoint
 }
@@ -117,7 +118,7 @@ func (l *loader) optional(name string) bool {
 		return false
 	}
 	s := parseSection(l.spec.Programs[name].SectionName)
-	return s.manual || s.provider != "uprobe" && s.provider != "uretprobe"
+	return s.manual || !s.user()
 }
 
 // program makes and verifies a program.
@@ -134,9 +135,14 @@ func (l *loader) program(name string, spec *ebpf.ProgramSpec) (*Program, error) 
 	if p.Prog, err = l.instructions(name, spec); err != nil {
 		return nil, err
 	}
-	v, err := bpf.Verify(p.Prog)
+	v, err := usdt.Verify(p.Prog)
 	if err != nil {
 		return nil, l.whyNot(p.Prog, err)
+	}
+	for _, a := range p.Attach {
+		if a.Kind != lang.Usdt && usdt.Uses(p.Prog) {
+			return nil, fmt.Errorf("%s: the program reads arguments of a USDT probe, which a %s does not have", a.Text, a.Kind)
+		}
 	}
 	if err := l.usesOnlyMaps(p.Prog, v); err != nil {
 		return nil, err
@@ -158,8 +164,8 @@ func (l *loader) attach(p *Program, s *section) ([]lang.AttachPoint, error) {
 			return nil, err
 		}
 		for _, a := range points {
-			if a.Kind != lang.Uprobe && a.Kind != lang.Uretprobe {
-				return nil, fmt.Errorf("%s: a program of an object file runs at a uprobe or a uretprobe, not at %s", text, a.Kind)
+			if !slices.Contains(probeKinds, a.Kind) {
+				return nil, fmt.Errorf("%s: a program of an object file runs at a uprobe, a uretprobe or a usdt probe, not at %s", text, a.Kind)
 			}
 		}
 		all = append(all, points...)
@@ -168,12 +174,12 @@ func (l *loader) attach(p *Program, s *section) ([]lang.AttachPoint, error) {
 }
 
 // Script is the object as a session takes it: for each program, in their order, a
-// probe at what it is to be put to as a uprobe, and one for its uretprobes.
+// probe of each kind, with the places where it is to be put so.
 func (o *Object) Script() *lang.Script {
 	s := &lang.Script{}
 	for i := range o.Programs {
 		p := &o.Programs[i]
-		for _, kind := range []lang.ProbeKind{lang.Uprobe, lang.Uretprobe} {
+		for _, kind := range probeKinds {
 			probe := lang.Probe{Kind: kind, Prog: p.Prog, Retval: p.Result, Text: fmt.Sprintf("%s (%s)", p.Name, p.Section)}
 			for _, a := range p.Attach {
 				if a.Kind == kind {
@@ -191,8 +197,8 @@ func (o *Object) Script() *lang.Script {
 
 // ScriptProbe is the number of the probe in Script of program number i.
 func ScriptProbe(i int, kind lang.ProbeKind) int {
-	if kind == lang.Uretprobe {
-		return 2*i + 1
-	}
-	return 2 * i
+	return len(probeKinds)*i + slices.Index(probeKinds, kind)
 }
+
+// probeKinds are the kinds of probes that programs of an object file run at.
+var probeKinds = []lang.ProbeKind{lang.Uprobe, lang.Uretprobe, lang.Usdt}

@@ -3,6 +3,8 @@ package object_test
 import (
 	"bytes"
 	"errors"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -46,6 +48,8 @@ func TestSections(t *testing.T) {
 		{"uretprobe//bin/bash:readline", lang.Uretprobe, "/bin/bash", "readline", 0, false},
 		{"uprobe.multi//bin/bash:read*", lang.Uprobe, "/bin/bash", "read*", 0, true},
 		{"uretprobe.multi.s/libc:m*c", lang.Uretprobe, "libc", "m*c", 0, true},
+		{"usdt//bin/bash:provider:name", lang.Usdt, "/bin/bash", "name", 0, false},
+		{"usdt", lang.Usdt, "", "", 0, false},
 		{"kretprobe/handle_return", lang.Uretprobe, "", "", 0, false},
 		{"kprobe/x:y", lang.Uprobe, "", "", 0, false}, // a function of the kernel's
 	} {
@@ -113,10 +117,10 @@ func TestRefusals(t *testing.T) {
 		options object.Options
 		want    string
 	}{
-		{"usdt", withProgram("usdt//bin/bash:p:n", exit0()), attach(), "USDT"},
+		{"usdt without a name", withProgram("usdt//bin/bash:p", exit0()), object.Options{}, "expected usdt/PATH:PROVIDER:NAME"},
 		{"session", withProgram("uprobe.session//bin/bash:f", exit0()), object.Options{}, "session's program"},
 		{"no function", withProgram("uprobe//bin/bash:", exit0()), object.Options{}, "expected uprobe/PATH:FUNCTION"},
-		{"bad offset", withProgram("uprobe//bin/bash:f+x", exit0()), object.Options{}, "no offset"},
+		{"bad offset", withProgram("uprobe//bin/bash:f+x", exit0()), object.Options{}, "no function with an offset"},
 		{"offset of a return", withProgram("uretprobe//bin/bash:f+4", exit0()), object.Options{}, "a return has no offset"},
 		{"question mark", withProgram("uprobe.multi//bin/bash:f?", exit0()), object.Options{}, "'?' in a pattern"},
 		{"no such program", withProgram("uprobe", exit0()), object.Options{Attach: map[string][]string{"q": nil}}, "no program q; it has p"},
@@ -219,4 +223,74 @@ func TestVariables(t *testing.T) {
 	if err := bpf.CheckMaps(v, l); err != nil {
 		t.Error(err)
 	}
+}
+
+// usdtProgram is a program that has r2 set by some instructions before it asks for an
+// argument of a USDT probe.
+func usdtProgram(before ...asm.Instruction) *ebpf.CollectionSpec {
+	insns := asm.Instructions{asm.Mov.Reg(asm.R3, asm.R10).WithSymbol("p"), asm.Add.Imm(asm.R3, -8)}
+	insns = append(insns, before...)
+	call := asm.Instruction{OpCode: asm.OpCode(asm.JumpClass).SetJumpOp(asm.Call), Src: asm.PseudoCall, Constant: -1}
+	insns = append(insns, call.WithReference("bpf_usdt_arg"), asm.Return(),
+		asm.LoadImm(asm.R0, 0, asm.DWord).WithSymbol("bpf_usdt_arg").WithReference("LINUX_HAS_BPF_COOKIE"), asm.Return())
+	return withProgram("usdt", insns)
+}
+
+// TestUSDTArguments finds out which argument a program asks for.
+func TestUSDTArguments(t *testing.T) {
+	for _, row := range []struct {
+		name   string
+		before []asm.Instruction
+		want   string // of the error; none if empty
+	}{
+		{"constant", []asm.Instruction{asm.Mov.Imm(asm.R2, 3)}, ""},
+		{"32 bits", []asm.Instruction{asm.Mov.Imm32(asm.R2, 11)}, ""},
+		{"with others between", []asm.Instruction{asm.Mov.Imm(asm.R2, 3), asm.Mov.Imm(asm.R4, 1), asm.StoreMem(asm.R10, -8, asm.R2, asm.DWord)}, ""},
+		{"too many", []asm.Instruction{asm.Mov.Imm(asm.R2, 12)}, "no argument 12"},
+		{"another register", []asm.Instruction{asm.Mov.Reg(asm.R2, asm.R3)}, "not a constant"},
+		{"computed", []asm.Instruction{asm.Mov.Imm(asm.R2, 1), asm.Add.Imm(asm.R2, 1)}, "not a constant"},
+		{"loaded", []asm.Instruction{asm.LoadMem(asm.R2, asm.R1, 0, asm.DWord)}, "not a constant"},
+		{"never", nil, "not a constant"},
+		{"two ways", []asm.Instruction{asm.Mov.Imm(asm.R2, 1), {OpCode: asm.OpCode(asm.JumpClass).SetJumpOp(asm.JEq), Dst: asm.R4, Offset: 1}, asm.Mov.Imm(asm.R2, 2)}, "not a constant"},
+	} {
+		_, err := object.New("test", usdtProgram(row.before...), object.Options{})
+		if (err == nil) != (row.want == "") || err != nil && !strings.Contains(err.Error(), row.want) {
+			t.Errorf("%s: %v; want %q", row.name, err, row.want)
+		}
+	}
+}
+
+// FuzzFile reads files that are damaged.
+func FuzzFile(f *testing.F) {
+	f.Add([]byte("\x7fELF\x02\x01\x01"))
+	f.Add([]byte{})
+	f.Fuzz(func(t *testing.T, b []byte) {
+		path := filepath.Join(t.TempDir(), "object.o")
+		if err := os.WriteFile(path, b, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if spec, err := object.ReadFile(path); err == nil {
+			_, _ = object.New("fuzz", spec, object.Options{}) // it must end, whatever it says
+		}
+	})
+}
+
+// FuzzSection puts anything into the name of a section.
+func FuzzSection(f *testing.F) {
+	for _, s := range []string{"uprobe//bin/bash:f+0x10", "uretprobe.multi/libc:m*", "usdt/a:b:c", "?uprobe.s/:+"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, name string) {
+		o, err := object.New("fuzz", withProgram(name, exit0()), object.Options{})
+		if err != nil {
+			return
+		}
+		for _, p := range o.Programs {
+			for _, a := range p.Attach {
+				if a.Path == "" || a.Func == "" || a.Kind != p.Kind {
+					t.Errorf("%q: %+v", name, a)
+				}
+			}
+		}
+	})
 }

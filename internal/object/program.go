@@ -21,7 +21,11 @@ func (l *loader) instructions(name string, spec *ebpf.ProgramSpec) (*bpf.Program
 	if spec.ByteOrder != nil && spec.ByteOrder != binary.LittleEndian {
 		return nil, fmt.Errorf("it is compiled for %v; compile with -target bpfel", spec.ByteOrder)
 	}
-	p := &bpf.Program{Name: name, Insns: slices.Clone(spec.Instructions), Constants: map[int][]byte{}}
+	insns, err := usdtCalls(spec.Instructions)
+	if err != nil {
+		return nil, err
+	}
+	p := &bpf.Program{Name: name, Insns: insns, Constants: map[int][]byte{}}
 	for i := range l.object.Maps {
 		m := &l.object.Maps[i]
 		p.Maps = append(p.Maps, m.Spec)

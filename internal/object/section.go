@@ -19,6 +19,7 @@ import (
 //
 //	uprobe/PATH:FUNCTION+OFFSET
 //	uretprobe.multi/PATH:PATTERN
+//	usdt/PATH:PROVIDER:NAME
 //
 // PATH is a file or the name of a library. What stands behind the first slash
 // without a colon is a name for people.
@@ -39,21 +40,28 @@ func parseSection(name string) section {
 	head = strings.TrimSuffix(head, ".s")
 	s.provider, s.multi = strings.CutSuffix(head, ".multi")
 	s.provider, s.session = strings.CutSuffix(s.provider, ".session")
-	s.kind = lang.Uprobe
-	if strings.Contains(s.provider, "ret") {
+	switch {
+	case s.provider == "usdt":
+		s.kind = lang.Usdt
+	case strings.Contains(s.provider, "ret"):
 		s.kind = lang.Uretprobe
+	default:
+		s.kind = lang.Uprobe
 	}
-	if strings.HasPrefix(s.provider, "u") && strings.Contains(rest, ":") {
+	if s.user() && strings.Contains(rest, ":") {
 		s.target = rest
 	}
 	return s
 }
 
+// user reports whether the section is one for programs of processes.
+func (s *section) user() bool {
+	return s.provider == "uprobe" || s.provider == "uretprobe" || s.provider == "usdt"
+}
+
 // check refuses programs that are no probes of a process.
 func (s *section) check(spec *ebpf.ProgramSpec) error {
 	switch {
-	case s.provider == "usdt":
-		return fmt.Errorf("SEC(%q): what a USDT probe's arguments are is told by maps that libbpf fills; put the program at the probe's place by --attach, as a uprobe", s.name)
 	case s.session:
 		return fmt.Errorf("SEC(%q): a session's program decides at the entry whether it runs at the return, which is not possible here; write a uprobe and a uretprobe", s.name)
 	case spec.Type != ebpf.Kprobe && spec.Type != ebpf.UnspecifiedProgram:
@@ -68,6 +76,13 @@ func (s *section) attach() ([]lang.AttachPoint, error) {
 		return nil, nil
 	}
 	path, function, _ := strings.Cut(s.target, ":")
+	if s.kind == lang.Usdt {
+		provider, name, ok := strings.Cut(function, ":")
+		if path == "" || provider == "" || name == "" || !ok {
+			return nil, fmt.Errorf("SEC(%q): expected usdt/PATH:PROVIDER:NAME", s.name)
+		}
+		return []lang.AttachPoint{{Kind: s.kind, Path: path, Provider: provider, Func: name, Text: s.name}}, nil
+	}
 	a := lang.AttachPoint{Kind: s.kind, Path: path, Func: function, Text: s.name}
 	switch {
 	case path == "" || function == "":
@@ -80,8 +95,8 @@ func (s *section) attach() ([]lang.AttachPoint, error) {
 	}
 	if name, off, ok := strings.Cut(function, "+"); ok {
 		n, err := strconv.ParseUint(off, 0, 63)
-		if err != nil {
-			return nil, fmt.Errorf("SEC(%q): %q is no offset", s.name, off)
+		if err != nil || name == "" {
+			return nil, fmt.Errorf("SEC(%q): %q is no function with an offset", s.name, function)
 		}
 		if s.kind == lang.Uretprobe && n != 0 {
 			return nil, fmt.Errorf("SEC(%q): a return has no offset", s.name)
@@ -94,7 +109,8 @@ func (s *section) attach() ([]lang.AttachPoint, error) {
 // withKind puts the kind before an attach point that says none.
 func withKind(kind lang.ProbeKind, text string) string {
 	provider, _, _ := strings.Cut(text, ":")
-	if provider == "uprobe" || provider == "uretprobe" || provider == "u" || provider == "ur" {
+	switch provider {
+	case "uprobe", "uretprobe", "usdt", "u", "ur", "U":
 		return text
 	}
 	return kind.String() + ":" + text
