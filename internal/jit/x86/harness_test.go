@@ -54,6 +54,7 @@ const (
 	opLoop
 	opThreadPointer
 	opStorm
+	opExact
 )
 
 // request and reply are the structures of the same names in harness.c.

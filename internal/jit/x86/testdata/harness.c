@@ -4,6 +4,8 @@
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <pthread.h>
+#include <sched.h>
+#include <setjmp.h>
 #include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -14,7 +16,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { RUN = 1, LOOP = 2, THREAD_POINTER = 3, STORM = 4 };
+enum { RUN = 1, LOOP = 2, THREAD_POINTER = 3, STORM = 4, EXACT = 5 };
 
 struct request {
 	uint64_t op, entry, threads, iterations, keys;
@@ -149,6 +151,114 @@ static void storm(void)
 	rp.result = nested;
 }
 
+// What follows calls the code from many threads that are moved between processors and interrupted by signals,
+// whose handlers call it too and sometimes jump out, also out of calls that were under way. Calls are counted
+// by key when they have returned; those that a jump has ended are counted as unsure. Every other thread has a
+// stack of its own for signals.
+enum { KEYS = 1000, NESTED = 64 };
+
+static struct { uint64_t certain[KEYS], unsure[KEYS]; } *exact_total;
+static pthread_mutex_t exact_lock = PTHREAD_MUTEX_INITIALIZER;
+
+static __thread struct {
+	uint64_t certain[KEYS], unsure[KEYS], done;
+	uint32_t random;
+	volatile int depth, ready;
+	volatile uint32_t under_way[NESTED];
+	sigjmp_buf out;
+} mine;
+
+static uint32_t draw(uint32_t n)
+{
+	mine.random = mine.random * 1664525 + 1013904223;
+	return (uint64_t)mine.random * n >> 32;
+}
+
+static void exact_call(void)
+{
+	uint32_t key = draw(KEYS);
+	int depth = mine.depth;
+
+	mine.under_way[depth] = key;
+	mine.depth = depth + 1;
+	((function)rq.entry)(key);
+	mine.certain[key]++;
+	mine.depth = depth;
+}
+
+static void on_poke(int sig)
+{
+	(void)sig;
+	if (!mine.ready || mine.depth > NESTED - 2)
+		return;
+	exact_call();
+	if (draw(8) == 0) {
+		for (int i = 0; i < mine.depth; i++)
+			mine.unsure[mine.under_way[i]]++;
+		siglongjmp(mine.out, 1);
+	}
+}
+
+static void *exact_work(void *arg)
+{
+	uint64_t n = (uint64_t)arg;
+	static uint8_t stacks[64][1 << 16];
+	stack_t own = {.ss_sp = stacks[n % 64], .ss_size = sizeof stacks[0]};
+	cpu_set_t cpus;
+
+	if (n & 1)
+		sigaltstack(&own, 0);
+	mine.random = n * 7919 + 1;
+	sigsetjmp(mine.out, 1);
+	mine.depth = 0;
+	mine.ready = 1;
+	while (mine.done < rq.iterations) {
+		mine.done++;
+		exact_call();
+		if (mine.done % 4096 == 0) {
+			CPU_ZERO(&cpus);
+			CPU_SET(draw(sysconf(_SC_NPROCESSORS_ONLN)), &cpus);
+			sched_setaffinity(0, sizeof cpus, &cpus); // fails for one that is not ours
+		}
+	}
+	mine.ready = 0;
+	pthread_mutex_lock(&exact_lock);
+	for (int i = 0; i < KEYS; i++) {
+		exact_total->certain[i] += mine.certain[i];
+		exact_total->unsure[i] += mine.unsure[i];
+	}
+	pthread_mutex_unlock(&exact_lock);
+	__atomic_fetch_add(&rp.result, 1, __ATOMIC_SEQ_CST);
+	pthread_barrier_wait(&barrier); // until nobody is poked any more
+	return 0;
+}
+
+// Returns how often it sent a signal; the counts are at regs[0].
+static void exact(void)
+{
+	struct sigaction sa = {.sa_handler = on_poke, .sa_flags = SA_NODEFER | SA_ONSTACK};
+	struct timespec pause = {0, 20000};
+	pthread_t t[64];
+	uint64_t n = rq.threads, poked = 0;
+
+	exact_total = (void *)rq.regs[0];
+	memset(exact_total, 0, sizeof *exact_total);
+	sigaction(SIGUSR1, &sa, 0);
+	pthread_barrier_init(&barrier, 0, n + 1);
+	rp.result = 0;
+	for (uint64_t i = 0; i < n; i++)
+		pthread_create(&t[i], 0, exact_work, (void *)(i + 1));
+	while (__atomic_load_n(&rp.result, __ATOMIC_SEQ_CST) < n) {
+		pthread_kill(t[poked++ % n], SIGUSR1);
+		nanosleep(&pause, 0);
+	}
+	pthread_barrier_wait(&barrier);
+	for (uint64_t i = 0; i < n; i++)
+		pthread_join(t[i], 0);
+	pthread_barrier_destroy(&barrier);
+	rp.result = poked;
+}
+
 static void map(const char *path, uint64_t at, int prot)
 {
 	int fd = open(path, O_RDWR);
@@ -171,6 +281,7 @@ int main(int argc, char **argv)
 		case RUN: run(); break;
 		case LOOP: loops(); break;
 		case STORM: storm(); break;
+		case EXACT: exact(); break;
 		case THREAD_POINTER: asm("mov %%fs:0, %0" : "=r"(rp.result)); break;
 		}
 		if (write(1, &rp, sizeof rp) != sizeof rp)
