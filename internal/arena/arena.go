@@ -20,9 +20,7 @@ type Arena struct {
 	mem    []byte
 	layout *abi.Layout
 	rings  []ringState // the tracer's own idea of each slot's ring
-	seen   uint64      // time stamp of the newest record that was drained
-	mark   uint64      // seen, as it was at the drain before
-	queue  []Record    // drained, not yet behind the watermark
+	mark   uint64      // time stamp counter when Each was called before
 	bad    uint64      // records that did not make sense
 	unwind int         // the half of the table of unwind rules that is shown
 }

@@ -222,7 +222,7 @@ func (s *Session) drainMembers(all bool) {
 		return 0
 	})
 	for _, e := range events {
-		e.of.record(e.r)
+		e.of.record(&e.r)
 	}
 }
 

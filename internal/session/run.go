@@ -1,6 +1,7 @@
 package session
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -304,18 +305,18 @@ func (s *Session) drain(all bool) {
 		s.drainMembers(all)
 		return
 	}
-	for _, r := range s.arena.Drain(all) {
-		s.record(r)
-	}
+	s.arena.Each(all, s.record)
 }
 
-// record handles a record of the ring.
-func (s *Session) record(r arena.Record) {
+// record handles a record of the ring, which it does not keep.
+func (s *Session) record(r *arena.Record) {
 	switch {
 	case r.Map == arena.TraceMap:
 		s.trace(r.Payload)
 	case s.config.Object != nil:
-		s.check(s.config.Object.Record(r))
+		kept := *r
+		kept.Payload = bytes.Clone(r.Payload)
+		s.check(s.config.Object.Record(kept))
 	default:
 		s.event(r.Payload)
 	}
