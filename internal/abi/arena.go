@@ -21,7 +21,7 @@ const (
 const (
 	HdrMagic     = 0x00  // u64
 	HdrVersion   = 0x08  // u32
-	HdrTGID      = 0x0c  // u32: the target, as its own pid namespace's tracer saw it
+	HdrTGID      = 0x0c  // u32: the target, by its id in its own pid namespace
 	HdrStop      = 0x10  // u64: nonzero once a program has called exit()
 	HdrMisses    = 0x18  // u64: runs that found no exclusive state, lock-added
 	HdrDrops     = 0x20  // u64: map updates dropped because the map was full, lock-added

@@ -22,6 +22,7 @@ type previous struct {
 	size    uint64
 	journal *journal
 	header  header
+	file    string // by which its memory can be opened, with the rights for that
 }
 
 // Undone says what was taken out of a target.
@@ -74,19 +75,9 @@ func findArena(pid int, mem *ptrace.Mem) (*previous, error) {
 		if err != nil {
 			return nil, fmt.Errorf("process %d: %w", pid, err)
 		}
-		return &previous{m.Start, m.Len(), j, h}, nil
+		return &previous{m.Start, m.Len(), j, h, mapFile(pid, m)}, nil
 	}
 	return nil, nil
-}
-
-// tracerAlive reports whether the tracer that the journal names is at work.
-func (p *previous) tracerAlive() bool {
-	if p.header.tracer == 0 {
-		return false
-	}
-	pid := int(p.header.tracer)
-	st, err := proc.ReadStat(pid, pid)
-	return err == nil && !st.Dead() && st.StartTime == p.header.start
 }
 
 // undo takes out what the journal says is in place. All threads are stopped
@@ -94,8 +85,10 @@ func (p *previous) tracerAlive() bool {
 func (p *previous) undo(ctx context.Context, t *Target) (Undone, error) {
 	var u Undone
 	owned := p.ownedBy(t.PID)
-	if owned && p.tracerAlive() {
-		return u, fmt.Errorf("process %d: %w by process %d; end that one first", t.PID, ErrProbed, p.header.tracer)
+	if owned {
+		if err := p.checkTracer(t.PID); err != nil {
+			return u, err
+		}
 	}
 	// What holds for the parent need not hold for a forked child.
 	inPlace := func(e entry) bool {
@@ -194,16 +187,6 @@ func (p *previous) inside(t *Target) (bool, error) {
 		trapped := func(r abi.Range) bool { return r.Contains(at) || r.Contains(at-1) }
 		return slices.ContainsFunc(regions, in) || slices.ContainsFunc(patches, trapped) && trapPending(th.Thread)
 	}), nil
-}
-
-// ownedBy reports whether the arena was made for this process, and not for one
-// that it was forked from.
-func (p *previous) ownedBy(pid int) bool {
-	var raw [4]byte
-	if err := p.journal.mem.ReadAt(raw[:], p.base+abi.HdrTGID); err != nil {
-		return true
-	}
-	return int(binary.LittleEndian.Uint32(raw[:])) == pid
 }
 
 // unpatch restores the text of one entry and reports whether it had to. The

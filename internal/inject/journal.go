@@ -133,7 +133,9 @@ const (
 	jrnHome   = 0x18 // u64: address of the foothold region
 	jrnOffset = 0x20 // u64: offset of the first entry in the arena
 	jrnSize   = 0x28 // u64: bytes of room for entries
-	jrnWords  = 6
+	jrnOwner  = 0x30 // u64: start time of the target, in clock ticks since boot
+	jrnSpace  = 0x38 // u64: the tracer's pid namespace, by its inode
+	jrnWords  = 8
 )
 
 // memory is what the journal needs of a target's memory.
@@ -164,7 +166,7 @@ var errJournalFull = errors.New("the journal is full")
 
 // header is the decoded journal header.
 type header struct {
-	used, begin, tracer, start, home, offset, size uint64
+	used, begin, tracer, start, home, offset, size, owner, space uint64
 }
 
 func readHeader(mem memory, base abi.Addr) (header, error) {
@@ -174,7 +176,7 @@ func readHeader(mem memory, base abi.Addr) (header, error) {
 	}
 	w := func(off int) uint64 { return binary.LittleEndian.Uint64(raw[off:]) }
 	used := w(jrnUsed)
-	return header{used & math.MaxUint32, used >> 32, w(jrnTracer), w(jrnStart), w(jrnHome), w(jrnOffset), w(jrnSize)}, nil
+	return header{used & math.MaxUint32, used >> 32, w(jrnTracer), w(jrnStart), w(jrnHome), w(jrnOffset), w(jrnSize), w(jrnOwner), w(jrnSpace)}, nil
 }
 
 // openJournal reads the journal of an existing arena of the given size. Entries

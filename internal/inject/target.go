@@ -56,6 +56,7 @@ type Target struct {
 	files *files
 
 	arena     *arena.Arena
+	lock      *os.File // the arena's memory, locked while this tracer is at work
 	arenaBase abi.Addr
 
 	syscalls    syscalls
@@ -147,6 +148,9 @@ func (t *Target) whileStopped(stop func() error, f func() error) error {
 // Close releases what the tracer holds. The target is not touched.
 func (t *Target) Close() error {
 	t.files.Close()
+	if t.lock != nil {
+		t.lock.Close() // the kernel unlocks it
+	}
 	if t.arena == nil {
 		return nil
 	}
@@ -207,7 +211,11 @@ func (t *Target) mapArena(ctx context.Context, l *abi.Layout, prev *previous) (e
 	if t.arena, err = arena.Map(fd.ours, l); err != nil {
 		return err
 	}
-	t.arena.Init(t.PID)
+	id, err := ownID(t.PID)
+	if err != nil {
+		return err
+	}
+	t.arena.Init(id)
 	fixed, retired := uint64(mapFixedNoReplace), abi.Range{}
 	if prev != nil && prev.size == l.Size {
 		t.arenaBase, fixed = prev.base, mapFixed
@@ -223,7 +231,7 @@ func (t *Target) mapArena(ctx context.Context, l *abi.Layout, prev *previous) (e
 	if err := t.journal.publish(mem, t.arenaBase, t.home); err != nil {
 		return err
 	}
-	if err := t.claim(); err != nil {
+	if err := t.claim(fd.ours); err != nil {
 		return err
 	}
 	return t.attachArena(ctx, &fd, l.Size, fixed, retired)
@@ -252,16 +260,6 @@ func (t *Target) attachArena(ctx context.Context, fd *memfd, size, fixed uint64,
 		return fmt.Errorf("process %d: mapping an arena of %d KB at %s: %w", t.PID, size>>10, t.arenaBase, err)
 	}
 	return nil
-}
-
-// claim writes down who is at work.
-func (t *Target) claim() error {
-	pid := os.Getpid()
-	st, err := proc.ReadStat(pid, pid)
-	if err != nil {
-		return err
-	}
-	return t.journal.setTracer(uint64(pid), st.StartTime)
 }
 
 // chooseAddress finds room in the middle of the largest gap of the address

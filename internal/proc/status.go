@@ -117,7 +117,8 @@ type Status struct {
 	TracerPid      int // a thread id of the tracer, 0 for none
 	UID, GID       [4]int
 	Threads        int
-	NSpid          []int // the id in each pid namespace, ours first
+	NSpid          []int // the thread's id in each pid namespace, ours first
+	NStgid         []int // the process's
 	VMLck          uint64
 	Seccomp        int
 	SeccompFilters int
@@ -171,10 +172,9 @@ func (s *Status) set(key, value string) {
 	case "Threads":
 		s.Threads, _ = strconv.Atoi(value)
 	case "NSpid":
-		for _, f := range strings.Fields(value) {
-			n, _ := strconv.Atoi(f)
-			s.NSpid = append(s.NSpid, n)
-		}
+		s.NSpid = numbers(value)
+	case "NStgid":
+		s.NStgid = numbers(value)
 	case "VmLck":
 		kb, _, _ := strings.Cut(value, " ")
 		n, _ := strconv.ParseUint(kb, 10, 64)
@@ -201,6 +201,14 @@ func (s *Status) set(key, value string) {
 func hex(s string) uint64 {
 	n, _ := strconv.ParseUint(s, 16, 64)
 	return n
+}
+
+func numbers(s string) (out []int) {
+	for _, f := range strings.Fields(s) {
+		n, _ := strconv.Atoi(f)
+		out = append(out, n)
+	}
+	return out
 }
 
 func four(s string) (out [4]int) {

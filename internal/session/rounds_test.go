@@ -146,6 +146,9 @@ func TestMain(m *testing.M) {
 		if step, err := strconv.Atoi(os.Getenv(stepVar)); err == nil {
 			dieAtStep(pid, step)
 		}
+		if os.Getenv(holdVar) != "" {
+			hold(pid)
+		}
 		traceForever(pid)
 	}
 	os.Exit(m.Run())

@@ -35,5 +35,15 @@ func PidfdOpen(pid int) (int, error) { return unix.PidfdOpen(pid, 0) }
 // rights as ptrace (pidfd_getfd(2)).
 func PidfdGetfd(pidfd, fd int) (int, error) { return unix.PidfdGetfd(pidfd, fd, 0) }
 
+// Lock locks an open file for as long as it is open (flock(2)), without waiting: for
+// its opener alone, or, shared, only against those. It fails with EWOULDBLOCK.
+func Lock(fd int, shared bool) error {
+	how := unix.LOCK_EX
+	if shared {
+		how = unix.LOCK_SH
+	}
+	return unix.Flock(fd, how|unix.LOCK_NB)
+}
+
 // Close closes a descriptor.
 func Close(fd int) error { return unix.Close(fd) }
