@@ -91,7 +91,7 @@ func killAtSteps(t *testing.T, path string, mayEnd bool) {
 		t.Fatalf("%d steps: %v", last, err)
 	}
 	// Some of them, others each time, or all.
-	stride := max(1, last/rounds(50))
+	stride := max(1, last/rounds(30))
 	killed, leftPatched, ended := 0, 0, 0
 	for step := 1 + os.Getpid()%stride; ; step += stride {
 		out := tracerAt(t, p.Pid, script, step)
