@@ -130,6 +130,11 @@ type Options struct {
 	// where optimization is switched off. A thread that comes to one while it
 	// blocks SIGTRAP is killed by the kernel.
 	Breakpoints bool
+	// Hold is for Everywhere: programs that start are held in execve until their
+	// probes are in place, so that no call is missed. Until then, some milliseconds,
+	// such a program depends on this process: it dies with it, and waits if this
+	// process is stopped.
+	Hold bool
 }
 
 // Session is a script at work on a process. Run and Close are called by one
@@ -155,7 +160,7 @@ func Alone(s *Script, o Options) (*Session, error) {
 }
 
 // Everywhere starts a session on all processes that have the script's files mapped, and
-// on those that begin to later: a program is held in execve until it is probed.
+// on those that begin to later.
 func Everywhere(ctx context.Context, s *Script, o Options) (*Session, error) {
 	in, err := session.Everywhere(ctx, o.config(s))
 	if err != nil {
@@ -228,7 +233,7 @@ func beside(path string, argv []string, s *Script, o Options) (*Session, error) 
 }
 
 func (o Options) config(s *Script) session.Config {
-	c := session.Config{Script: s.compiled, Warn: o.Warn, Log: o.Log, Breakpoints: o.Breakpoints, Unsafe: o.Unsafe}
+	c := session.Config{Script: s.compiled, Warn: o.Warn, Log: o.Log, Breakpoints: o.Breakpoints, Hold: o.Hold, Unsafe: o.Unsafe}
 	out := o.Output
 	if out == nil {
 		out = io.Discard

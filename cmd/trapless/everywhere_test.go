@@ -5,7 +5,9 @@ import (
 	"os"
 	"os/exec"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
 
 	"trapless/internal/testkit"
 )
@@ -16,7 +18,7 @@ func everywhere(t *testing.T, script string) *tracer {
 	if !testkit.IsRoot() {
 		t.Skip("programs are held in execve by fanotify, which needs root")
 	}
-	return traceArmed(t, "-e", script)
+	return traceArmed(t, "--hold", "-e", script)
 }
 
 // Of programs that are started while a script waits for them, not one call is missed.
@@ -70,6 +72,40 @@ func TestProgramsThatRunAreProbed(t *testing.T) {
 	}
 	left.Send("")
 	left.Wait()
+}
+
+// A tracer that is stopped holds nobody, unless it was asked to hold programs; and
+// Ctrl-Z stops only the process that waits for the one that traces.
+func TestStoppedTracerHoldsNobody(t *testing.T) {
+	t.Parallel()
+	if !testkit.IsRoot() {
+		t.Skip("executions are seen by fanotify, which needs root")
+	}
+	path := copyProgram(t, testkit.Compile(t, "brief.c"))
+	r := traceArmed(t, "-e", fmt.Sprintf(`uprobe:%q:probed { @ = count(); }`, path))
+	worker := children(t, r.cmd.Process.Pid)[0]
+	signal := func(pid int, sig syscall.Signal) {
+		if err := syscall.Kill(pid, sig); err != nil {
+			t.Fatal(err)
+		}
+	}
+	signal(worker, syscall.SIGTSTP)
+	p := testkit.Start(t, path, "100", "wait")
+	for deadline := time.Now().Add(testkit.Deadline); len(testkit.TextChanges(t, p.Pid)) == 0; time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("a program that started was not probed")
+		}
+	}
+	signal(worker, syscall.SIGSTOP)
+	if out, err := exec.Command(path, "100").CombinedOutput(); err != nil {
+		t.Errorf("the program was harmed: %v\n%s", err, out)
+	}
+	p.Send("")
+	p.Wait()
+	signal(worker, syscall.SIGCONT)
+	if res := r.end(os.Interrupt); res.value(t, "@") < 50 {
+		t.Errorf("%+v: 50 calls at least were made when the program was probed", res)
+	}
 }
 
 // What is not there is an error before anything is waited for.

@@ -33,6 +33,7 @@ type traceFlags struct {
 	warnings   bool
 	unsafe     bool
 	breaks     bool
+	hold       bool
 	list       bool
 	info       bool
 	version    bool
@@ -71,6 +72,7 @@ func (f *traceFlags) register(c *cobra.Command) {
 	fl.StringArrayVar(&f.debuginfo, "debuginfo", nil, "look for debug information in these directories, too (DIR:DIR)")
 	fl.StringVar(&f.filter, "probe-filter", "", "run only probes whose name fits this regular expression")
 	fl.BoolVar(&f.breaks, "breakpoints", false, "allow a breakpoint where no jump is possible; it kills a thread that blocks SIGTRAP")
+	fl.BoolVar(&f.hold, "hold", false, "without -p and -c: hold programs in execve until they are probed, so that no call is missed; until then they die with the tracer")
 	fl.BoolVar(&f.usdtFile, "usdt-file-activation", false, "has no effect: semaphores are always raised by file")
 	for _, name := range []string{"no-feature", "traceable-functions", "dwarf-pid"} {
 		fl.StringVar(&f.ignored, name, "", "has no effect, for bpftrace's sake")

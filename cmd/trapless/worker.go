@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"os/signal"
 	"runtime"
 	"strconv"
 	"syscall"
@@ -33,6 +34,10 @@ func inWorker(ctx context.Context, f func() error) error {
 		if err := unix.SetParentDeathSignal(int(syscall.SIGTERM)); err != nil {
 			return fmt.Errorf("prctl(PR_SET_PDEATHSIG): %w", err)
 		}
+		// Who presses Ctrl-Z stops the process that waits for us. Were we stopped too, the
+		// target's threads might stay so with us. (A handler, as what we start would
+		// inherit that they are ignored.)
+		signal.Notify(make(chan os.Signal, 1), syscall.SIGTSTP, syscall.SIGTTIN, syscall.SIGTTOU)
 		if os.Getppid() != parent {
 			return errors.New("the parent process has ended")
 		}

@@ -132,7 +132,7 @@ func build(t *testing.T) string {
 
 // flags: many of the suite's programs have fixed addresses and functions so short that the jump needs an
 // address that is not free in every run (no-springboard).
-const flags = " trace --breakpoints"
+const flags = " trace --breakpoints --hold"
 
 // report prints the outcomes by file, and the reasons of failures.
 func (r *results) report(t *testing.T) {

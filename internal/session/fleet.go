@@ -87,7 +87,7 @@ func Everywhere(ctx context.Context, c Config) (*Session, error) {
 	for _, pid := range w.scan() {
 		s.recruit(ctx, pid)
 	}
-	s.config.Log("probes are in place in %d processes; those that start are waited for", len(s.members))
+	s.config.Log("probes are in place in %d processes; those that start are looked out for", len(s.members))
 	return s, nil
 }
 
@@ -115,8 +115,13 @@ func (s *Session) admit(m *Session, pid int, err error) {
 	}
 }
 
-// welcome makes a process that waits in execve a member before it runs.
+// welcome makes a process that waits in execve a member before it runs, or notes one
+// that does not wait.
 func (s *Session) welcome(ctx context.Context, a arrival) {
+	if !s.fleet.hold {
+		s.fleet.starting[a.pid] = time.Now().Add(startTime)
+		return
+	}
 	ctx, cancel := context.WithTimeout(ctx, ptrace.AdoptTime)
 	defer cancel()
 	m, err := newSession(s.config)
@@ -168,6 +173,9 @@ func (s *Session) lookAtMembers(now time.Time) {
 	}
 	for _, m := range ended {
 		s.dismiss(m)
+	}
+	for _, pid := range s.fleet.started(now) {
+		s.recruit(context.Background(), pid)
 	}
 	if !now.Before(s.fleet.next) {
 		s.fleet.next = now.Add(scanTime)

@@ -61,6 +61,7 @@ type Config struct {
 	// Breakpoints: see plan.Facts.
 	Breakpoints bool
 	Unsafe      bool // system() may run commands
+	Hold        bool // programs that start are held until they are probed, see Everywhere
 
 	// Object takes what programs of a BPF object file write; nil for a script.
 	Object ObjectSink

@@ -20,14 +20,17 @@ import (
 )
 
 // watcher finds the processes that a session without a process of its own probes: those
-// that have one of the script's files mapped. A program is held in the middle of execve
-// until it is probed (fanotify(7)), so nothing of it is missed; a library that a process
-// loads is noticed a moment later.
+// that have one of the script's files mapped. A program that starts is noticed at once
+// (fanotify(7)); if the session may hold programs, it waits in the middle of execve until
+// it is probed, so nothing of it is missed. A library that a process loads is noticed a
+// moment later.
 type watcher struct {
 	files    []os.FileInfo
 	paths    []string // of the files
 	attached int      // probes, as bpftrace counts them
+	hold     bool
 	exec     *unix.ExecWatch
+	starting map[int]time.Time // processes that were seen in execve: how long they are looked at
 	arrivals chan arrival
 	next     time.Time   // of the next scan
 	seen     map[int]int // how often a process was looked at
@@ -42,7 +45,7 @@ type arrival struct {
 // newWatcher resolves the files of a script's probes. Files and functions that do not
 // exist are errors.
 func newWatcher(c *Config) (*watcher, error) {
-	w := &watcher{arrivals: make(chan arrival), seen: map[int]int{os.Getpid(): looks, os.Getppid(): looks}}
+	w := &watcher{hold: c.Hold, starting: map[int]time.Time{}, arrivals: make(chan arrival), seen: map[int]int{os.Getpid(): looks, os.Getppid(): looks}}
 	for i := range c.Script.Probes {
 		p := &c.Script.Probes[i]
 		if !needsProcess(*p) {
@@ -172,7 +175,7 @@ func countProbes(name string, a *lang.AttachPoint) (int, error) {
 
 // start watches executions from now on, where that is permitted.
 func (w *watcher) start(log func(string, ...any)) {
-	exec, err := unix.WatchExec()
+	exec, err := unix.WatchExec(w.hold)
 	if err != nil {
 		log("programs that start from now on are found a moment late: fanotify: %v", err)
 		return
@@ -199,8 +202,10 @@ func (w *watcher) wait() {
 		for _, p := range all {
 			var once sync.Once
 			a := arrival{p.PID, func() { once.Do(func() { _ = p.Go() }) }}
-			if a.pid == 0 || a.pid == os.Getpid() {
+			if !w.hold || a.pid == 0 || a.pid == os.Getpid() {
 				a.let()
+			}
+			if a.pid == 0 || a.pid == os.Getpid() {
 				continue
 			}
 			select {
@@ -246,6 +251,25 @@ func (w *watcher) scan() []int {
 		alive[pid] = n
 	}
 	w.seen = alive
+	return found
+}
+
+// startTime is how long a process is looked at that was seen in execve.
+const startTime = 100 * time.Millisecond
+
+// started finds those of the starting processes that run one of the files by now.
+func (w *watcher) started(now time.Time) []int {
+	var found []int
+	for pid, until := range w.starting {
+		switch {
+		case w.maps(pid):
+			found = append(found, pid)
+			w.seen[pid] = looks
+			delete(w.starting, pid)
+		case now.After(until):
+			delete(w.starting, pid)
+		}
+	}
 	return found
 }
 

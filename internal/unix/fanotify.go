@@ -7,28 +7,40 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ExecWatch is a fanotify group (fanotify(7)) that lets programs wait, in the middle of execve, until
-// they are let go. When it is closed, or we end, the kernel lets all of them go.
-type ExecWatch struct{ f *os.File }
+// ExecWatch is a fanotify group (fanotify(7)) that tells of programs that are executed. If it holds them,
+// they wait in the middle of execve until they are let go; when it is closed, or we end, the kernel lets all
+// of them go.
+type ExecWatch struct {
+	f    *os.File
+	hold bool
+}
 
 // WatchExec makes one. It needs CAP_SYS_ADMIN.
-func WatchExec() (*ExecWatch, error) {
-	fd, err := unix.FanotifyInit(unix.FAN_CLASS_CONTENT|unix.FAN_CLOEXEC|unix.FAN_NONBLOCK, unix.O_RDONLY|unix.O_CLOEXEC|unix.O_LARGEFILE)
+func WatchExec(hold bool) (*ExecWatch, error) {
+	class := uint(unix.FAN_CLASS_NOTIF)
+	if hold {
+		class = unix.FAN_CLASS_CONTENT
+	}
+	fd, err := unix.FanotifyInit(class|unix.FAN_CLOEXEC|unix.FAN_NONBLOCK, unix.O_RDONLY|unix.O_CLOEXEC|unix.O_LARGEFILE)
 	if err != nil {
 		return nil, err
 	}
-	return &ExecWatch{os.NewFile(uintptr(fd), "fanotify")}, nil
+	return &ExecWatch{os.NewFile(uintptr(fd), "fanotify"), hold}, nil
 }
 
 // Add watches executions of a file.
 func (w *ExecWatch) Add(path string) error {
-	return unix.FanotifyMark(int(w.f.Fd()), unix.FAN_MARK_ADD, unix.FAN_OPEN_EXEC_PERM, unix.AT_FDCWD, path)
+	mask := uint64(unix.FAN_OPEN_EXEC)
+	if w.hold {
+		mask = unix.FAN_OPEN_EXEC_PERM
+	}
+	return unix.FanotifyMark(int(w.f.Fd()), unix.FAN_MARK_ADD, mask, unix.AT_FDCWD, path)
 }
 
 // Close lets everybody go. It ends a Next that waits.
 func (w *ExecWatch) Close() error { return w.f.Close() }
 
-// Waiting is a process that waits.
+// Waiting is a process that executes a file, and waits if it is held.
 type Waiting struct {
 	PID int // as we see it; 0 if we do not
 	fd  int32
@@ -61,6 +73,9 @@ func (w *ExecWatch) Next() ([]Waiting, error) {
 
 // Go lets the process go. It is called once.
 func (p Waiting) Go() error {
+	if !p.w.hold {
+		return unix.Close(int(p.fd))
+	}
 	var answer [8]byte
 	binary.LittleEndian.PutUint32(answer[:], uint32(p.fd))
 	binary.LittleEndian.PutUint32(answer[4:], unix.FAN_ALLOW)
