@@ -178,21 +178,6 @@ func (p *parser) attributes(l *structLayout) {
 	}
 }
 
-// structLayout lays out fields one after the other.
-type structLayout struct {
-	union  bool
-	packed bool
-	least  int // alignment that is asked for
-	fields []cField
-}
-
-type cField struct {
-	name string
-	typ  Type
-	bits int // -1 where it is none
-	at   diag.Span
-}
-
 // cStruct parses a struct or union behind its keyword.
 func (p *parser) cStruct(keyword token) (Type, bool) {
 	l := &structLayout{union: keyword.text == "union"}
@@ -203,14 +188,7 @@ func (p *parser) cStruct(keyword token) (Type, bool) {
 		p.advance()
 	}
 	p.attributes(l)
-	layout := &Layout{Name: keyword.text + " " + name}
-	if name == "" {
-		layout.Name = keyword.text + " (anonymous)"
-	} else if known := p.types.tags[layout.Name]; known != nil {
-		layout = known
-	} else {
-		p.types.tags[layout.Name] = layout
-	}
+	layout := p.types.tag(keyword.text, name)
 	t := Type{Kind: Struct, Layout: layout}
 	if !p.is('{') {
 		if name == "" {
@@ -240,6 +218,19 @@ func (p *parser) cStruct(keyword token) (Type, bool) {
 	return t, !p.failed
 }
 
+// tag finds a struct or union by its name, or makes it.
+func (c *cTypes) tag(keyword, name string) *Layout {
+	if name == "" {
+		return &Layout{Name: keyword + " (anonymous)"}
+	}
+	l := c.tags[keyword+" "+name]
+	if l == nil {
+		l = &Layout{Name: keyword + " " + name}
+		c.tags[l.Name] = l
+	}
+	return l
+}
+
 // cMember parses one declaration inside a struct.
 func (p *parser) cMember(l *structLayout) {
 	if p.accept(';') {
@@ -251,7 +242,7 @@ func (p *parser) cMember(l *structLayout) {
 	}
 	if p.is(';') { // a struct without a name
 		p.advance()
-		if base.Kind == Struct {
+		if base.Kind == Struct && base.Layout.defined { // else it only says that there is one
 			l.fields = append(l.fields, cField{"", base, -1, p.tok.span})
 		}
 		return
@@ -469,51 +460,4 @@ func enumType(e *Enum) Type {
 		}
 	}
 	return t
-}
-
-// lay lays the fields out.
-func (l *structLayout) lay(to *Layout) {
-	bits, align := 0, 1 // bits so far; of the largest alignment
-	end := 0
-	for _, f := range l.fields {
-		if l.union {
-			bits = 0
-		}
-		a := f.typ.alignment()
-		if l.packed {
-			a = 1
-		}
-		size := 8 * f.typ.memory()
-		field := Field{Name: f.name, Type: f.typ}
-		switch {
-		case f.bits < 0:
-			bits = alignUp(bits, 8*a)
-			field.Offset = bits / 8
-			bits += size
-		case f.bits == 0:
-			bits = alignUp(bits, size)
-			continue
-		default:
-			if !l.packed && bits/size != (bits+f.bits-1)/size {
-				bits = alignUp(bits, size)
-			}
-			field.Bits = f.bits
-			field.Offset, field.Shift = bits/size*(size/8), bits%size
-			if l.packed {
-				field.Offset, field.Shift = bits/8, bits%8
-			}
-			bits += f.bits
-		}
-		if f.name != "" || f.bits < 0 {
-			align = max(align, a)
-			to.Fields = append(to.Fields, field)
-		}
-		end = max(end, bits)
-	}
-	if l.least > 0 {
-		align = max(align, l.least)
-	}
-	to.align = align
-	to.Size = alignUp((end+7)/8, align)
-	to.defined = true
 }

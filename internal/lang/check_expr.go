@@ -59,7 +59,7 @@ func (c *checker) expr(x expr) Type {
 	case *binaryExpr:
 		c.value(x.x)
 		c.value(x.y)
-		b.typ = c.binaryType(x.op, x.opAt, x.x, x.y)
+		x.typ = c.binaryType(x.op, x.opAt, x.x, x.y)
 		c.foldBinary(x)
 	case *condExpr:
 		c.cond(x)
@@ -71,6 +71,15 @@ func (c *checker) expr(x expr) Type {
 		c.otherExpr(x)
 	}
 	return b.typ
+}
+
+// name types a bare name.
+func (c *checker) name(x *nameExpr) {
+	if isWrapped(x.name) {
+		x.name = strings.TrimPrefix(x.name, "__builtin_")
+	}
+	x.marker = isArgName(x.name) && c.probe.isUsdt()
+	x.typ = c.builtin(x.name, x.base())
 }
 
 // otherExpr types what expr leaves.
@@ -386,7 +395,11 @@ func signedComparison(x, y Type) bool {
 
 func (c *checker) cond(x *condExpr) {
 	c.condition(x.cond)
-	a, b := c.expr(x.x), c.expr(x.y)
+	a := b2t(x.cond)
+	if x.x != x.cond {
+		a = c.expr(x.x)
+	}
+	b := c.expr(x.y)
 	if x.x != x.cond && a.Kind == None && b.Kind == None {
 		x.typ = noneType
 		return

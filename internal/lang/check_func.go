@@ -64,18 +64,7 @@ func (c *checker) convertCall(x *callExpr) Type {
 	case "pton":
 		return c.pton(x, arg.base())
 	case "usym", "bswap", "uptr":
-		if t.Kind != Int && t.Kind != Pointer {
-			c.diags.Errorf(arg.base().span, "%s() takes an integer or a pointer, this is %s", x.name, t.a())
-			return badType
-		}
-		switch x.name {
-		case "usym":
-			return Type{Kind: Symbol, Size: 8}
-		case "uptr":
-			return t
-		}
-		x.foldSwap(t)
-		return intType(max(t.Size, 1), false)
+		return c.numberCall(x, t)
 	case "macaddr":
 		if t.Kind != Pointer && t.memory() != 6 {
 			c.diags.Errorf(arg.base().span, "macaddr() takes an array of 6 bytes, this is %s", t.a())
@@ -91,6 +80,22 @@ func (c *checker) convertCall(x *callExpr) Type {
 		return badType
 	}
 	return Type{Kind: Inet}
+}
+
+// numberCall types calls that take a number or a pointer.
+func (c *checker) numberCall(x *callExpr, t Type) Type {
+	if t.Kind != Int && t.Kind != Pointer {
+		c.diags.Errorf(x.args[0].base().span, "%s() takes an integer or a pointer, this is %s", x.name, t.a())
+		return badType
+	}
+	switch x.name {
+	case "usym":
+		return Type{Kind: Symbol, Size: 8}
+	case "uptr":
+		return t
+	}
+	x.foldSwap(t)
+	return intType(max(t.Size, 1), false)
 }
 
 // foldSwap swaps the bytes of what is known.
@@ -293,11 +298,15 @@ func (c *checker) getopt(x *callExpr) Type {
 		return badType
 	}
 	x.con = def.con
-	value, given := c.opts.Named[name]
-	if !given {
-		return def.typ
+	if value, given := c.opts.Named[name]; given {
+		return c.option(x, name, value, def.typ)
 	}
-	switch def.typ.Kind {
+	return def.typ
+}
+
+// option is the value of an option that was given.
+func (c *checker) option(x *callExpr, name, value string, t Type) Type {
+	switch t.Kind {
 	case Bool:
 		on, ok := map[string]bool{"": true, "1": true, "true": true, "0": false, "false": false}[value]
 		if !ok {
@@ -319,7 +328,7 @@ func (c *checker) getopt(x *callExpr) Type {
 		}
 		return x.typ
 	}
-	return def.typ
+	return t
 }
 
 // clocks are those of nsecs().

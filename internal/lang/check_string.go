@@ -99,22 +99,24 @@ func (c *checker) stringCall(x *callExpr) Type {
 		}
 		known = known && a.base().con.known
 	}
+	a := x.args[0].base()
 	switch x.name {
 	case "strlen":
 		if known {
-			x.con = constant{known: true, u: uint64(len(untilZero([]byte(x.args[0].base().con.s))))}
+			x.con = constant{known: true, u: uint64(len(untilZero([]byte(a.con.s))))}
 		}
 		return uint64Type
 	case "strcap":
-		n := b2t(x.args[0]).Len - 1
-		if known {
-			n = len(x.args[0].base().con.s)
-		}
-		x.con = constant{known: true, u: uint64(n)}
+		x.con = constant{known: true, u: uint64(c.textLen(a))}
 		return int64Type
 	case "memcmp":
 		return c.memcmp(x)
 	}
+	return c.twoStrings(x, known)
+}
+
+// twoStrings types functions of two strings.
+func (c *checker) twoStrings(x *callExpr, known bool) Type {
 	a, b := x.args[0].base(), x.args[1].base()
 	switch x.name {
 	case "str_concat":
@@ -127,8 +129,7 @@ func (c *checker) stringCall(x *callExpr) Type {
 		return t
 	case "strstr":
 		if known {
-			i := strings.Index(a.con.s, b.con.s)
-			x.con = constant{known: true, u: uint64(i)}
+			x.con = constant{known: true, u: uint64(strings.Index(a.con.s, b.con.s))}
 		}
 		return int64Type
 	}

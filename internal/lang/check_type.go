@@ -37,25 +37,29 @@ func (c *checker) resolve(r *typeRef) Type {
 		mods = mods[1:]
 	}
 	for _, m := range mods {
-		switch {
-		case t.Kind == bad:
-		case m.pointer:
-			t = pointerTo(t)
-		case t.Kind == None:
-			c.diags.Errorf(r.span, "there are no arrays of void")
-			return badType
-		case m.open:
-			elem := t
-			t = Type{Kind: Array, Count: -1, Elem: &elem}
-		case m.count > maxArray || int(m.count)*t.memory() > maxArray:
-			c.diags.Errorf(r.span, "the array is too large, the limit is %d bytes", maxArray)
-			return badType
-		default:
-			elem := t
-			t = Type{Kind: Array, Count: int(m.count), Elem: &elem}
-		}
+		t = c.modified(r, t, m)
 	}
 	return t
+}
+
+// modified makes a pointer or an array of a type.
+func (c *checker) modified(r *typeRef, t Type, m typeMod) Type {
+	elem := t
+	switch {
+	case t.Kind == bad:
+		return t
+	case m.pointer:
+		return pointerTo(t)
+	case t.Kind == None:
+		c.diags.Errorf(r.span, "there are no arrays of void")
+	case m.open:
+		return Type{Kind: Array, Count: -1, Elem: &elem}
+	case m.count > maxArray || int(m.count)*t.memory() > maxArray:
+		c.diags.Errorf(r.span, "the array is too large, the limit is %d bytes", maxArray)
+	default:
+		return Type{Kind: Array, Count: int(m.count), Elem: &elem}
+	}
+	return badType
 }
 
 // typeOf is the type of an expression that is not computed.

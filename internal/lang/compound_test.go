@@ -2,6 +2,7 @@ package lang
 
 import (
 	"encoding/binary"
+	"strings"
 	"testing"
 )
 
@@ -173,4 +174,13 @@ func q(n int) string {
 		b[i] = 'q'
 	}
 	return string(b)
+}
+
+// TestDeepBlocks: the time to compile does not double with each level of nesting.
+func TestDeepBlocks(t *testing.T) {
+	const n = 60
+	src := "begin { $x = " + strings.Repeat("{ 1 + ", n) + "1" + strings.Repeat(" }", n) + "; print($x) }"
+	if _, err := Compile(src, "deep", Options{}); err != nil {
+		t.Log(err) // it may need too much of the stack
+	}
 }

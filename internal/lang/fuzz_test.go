@@ -74,6 +74,9 @@ func FuzzCompile(f *testing.F) {
 	for _, src := range accepted(f) {
 		f.Add(src)
 	}
+	for _, row := range compoundRows {
+		f.Add(structs + "uprobe:a:f { " + row.body + " }")
+	}
 	for _, src := range []string{
 		"", "#!", "/*", "begin", "begin{", "u:$2:$1{}", `u:"a\`, "u:a:b+{}", "begin{@[(1,2),3]=sum(1)}", "begin{print(\"%\")}",
 		"i:hz:99999999999999999999{}", "begin{if(1){if(0){}}else{}}", "begin{let $x:int8=(((1)))}", "begin{1?2?3:4:5}",
@@ -150,14 +153,14 @@ func checkScript(t testing.TB, src string, s *Script) {
 		return
 	}
 	now := func() uint64 { return 1 << 40 }
-	m := bpf.Machine{Arena: arena(layout), Layout: layout, Slot: abi.SlotTracer, Now: now, Event: func(b []byte) bool {
+	m := bpf.Machine{Arena: arena(layout), Layout: layout, Slot: abi.SlotTracer, Now: now, Entries: func(int) []bpf.MapEntry { return make([]bpf.MapEntry, 3) }, Event: func(b []byte) bool {
 		if _, _, err := s.Event(b); err != nil {
 			t.Fatalf("%q: %v", src, err)
 		}
 		return true
 	}}
 	for i, p := range progs {
-		if err := m.Run(p, &bpf.Regs{1, 2, 3}); err != nil {
+		if err := m.Run(p, &bpf.Regs{1, 2, 3}); err != nil && !errors.Is(err, bpf.ErrFuel) {
 			t.Fatalf("%q: %v\n%s", src, err, s.Probes[i].Prog)
 		}
 	}

@@ -88,12 +88,7 @@ func (l *lowerer) value(x expr, dst asm.Register) {
 	case *addrExpr:
 		l.address(dst, l.locateInTarget(x.x))
 	case *nameExpr:
-		if x.name == builtinRetval {
-			l.emit(asm.LoadMem(dst, l.ctx, bpf.PtRegsAX, asm.DWord))
-			return
-		}
-		n, _ := strconv.Atoi(strings.TrimPrefix(x.name, "arg"))
-		l.emit(bpf.LoadArg(dst, l.ctx, n))
+		l.register(x.name, dst)
 	case *castExpr:
 		l.value(x.x, dst)
 		l.convert(dst, b2t(x.x), x.to)
@@ -112,6 +107,16 @@ func (l *lowerer) value(x expr, dst asm.Register) {
 	default:
 		bug(x)
 	}
+}
+
+// register loads what the function was called with, or what it returns.
+func (l *lowerer) register(name string, dst asm.Register) {
+	if name == builtinRetval {
+		l.emit(asm.LoadMem(dst, l.ctx, bpf.PtRegsAX, asm.DWord))
+		return
+	}
+	n, _ := strconv.Atoi(strings.TrimPrefix(name, "arg"))
+	l.emit(bpf.LoadArg(dst, l.ctx, n))
 }
 
 // pureCall is a call that needs no helper.

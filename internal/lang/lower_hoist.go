@@ -213,19 +213,9 @@ func (l *lowerer) compute(x expr, h home) {
 		l.setHome(h, r)
 		release()
 	case *mapExpr:
-		if l.maps[x.name].agg != Plain {
-			l.readAggregated(x, false, h)
-		} else {
-			l.readMap(x, h)
-		}
+		l.readMap(x, h)
 	case *nameExpr:
-		if isStack(x) {
-			l.stackID(x, h)
-		} else if x.marker {
-			l.markerArg(x, h)
-		} else {
-			l.nameHome(x.name, h)
-		}
+		l.nameHome(x, h)
 	case *fieldExpr, *indexExpr, *derefExpr:
 		l.readScalar(x, h)
 	case *binaryExpr:
@@ -235,6 +225,24 @@ func (l *lowerer) compute(x expr, h home) {
 		l.into(x.x, p, b2t(x.x))
 		l.loadFrom(asm.R0, p, x.typ)
 		l.setHome(h, asm.R0)
+	case *blockExpr, *fnExpr:
+		l.statements(x, h)
+	case *incExpr:
+		l.incrementHome(x, h)
+	case *callExpr:
+		if isStack(x) {
+			l.stackID(x, h)
+		} else {
+			l.callHome(x, h)
+		}
+	default:
+		bug(x)
+	}
+}
+
+// statements runs the statements of a block or of a function for its value.
+func (l *lowerer) statements(x expr, h home) {
+	switch x := x.(type) {
 	case *blockExpr:
 		for _, s := range x.body.stmts {
 			if l.stmt(s) {
@@ -249,16 +257,6 @@ func (l *lowerer) compute(x expr, h home) {
 		l.getHome(r, l.homes[x.sym])
 		l.setHome(h, r)
 		release()
-	case *incExpr:
-		l.incrementHome(x, h)
-	case *callExpr:
-		if isStack(x) {
-			l.stackID(x, h)
-		} else {
-			l.callHome(x, h)
-		}
-	default:
-		bug(x)
 	}
 }
 
@@ -273,8 +271,16 @@ func (l *lowerer) incrementHome(x *incExpr, h home) {
 	release()
 }
 
-func (l *lowerer) nameHome(name string, h home) {
-	switch name {
+func (l *lowerer) nameHome(x *nameExpr, h home) {
+	switch {
+	case isStack(x):
+		l.stackID(x, h)
+		return
+	case x.marker:
+		l.markerArg(x, h)
+		return
+	}
+	switch name := x.name; name {
 	case "func":
 		l.mov(asm.R1, l.ctx)
 		l.helper(asm.FnGetFuncIp)
@@ -321,7 +327,7 @@ func (l *lowerer) callHome(x *callExpr, h home) {
 		l.helper(helper)
 		l.setHome(h, asm.R0)
 	default:
-		l.nameHome(x.name, h)
+		l.nameHome(&nameExpr{name: x.name}, h)
 	}
 }
 

@@ -1,6 +1,8 @@
 package lang
 
 import (
+	"encoding/binary"
+
 	"github.com/cilium/ebpf/asm"
 
 	"trapless/internal/bpf"
@@ -13,18 +15,7 @@ func (l *lowerer) into(x expr, dst place, t Type) {
 	frame, spare, big := l.frame, l.spare, l.big
 	defer func() { l.frame, l.spare, l.big = frame, spare, big }()
 	switch {
-	case b.con.known && pure(x) && t.Kind == String:
-		l.putBytes(dst, []byte(b.con.s[:min(len(b.con.s), t.Len-1)]), t.Words())
-		return
-	case b.con.known && pure(x) && t.Kind == Array && b.typ.Kind == Array:
-		l.putBytes(dst, []byte(b.con.s), t.Words())
-		return
-	case b.con.known && pure(x) && b.typ.isScalar():
-		var word [8]byte
-		for i := range word {
-			word[i] = byte(b.con.u >> (8 * i))
-		}
-		l.putBytes(dst, word[:], t.Words())
+	case b.con.known && pure(x) && l.constInto(b, dst, t):
 		return
 	case b.typ.isScalar():
 		l.hoist(x)
@@ -58,6 +49,21 @@ func (l *lowerer) into(x expr, dst place, t Type) {
 	default:
 		l.memoryInto(x, dst, t)
 	}
+}
+
+// constInto writes a value that is known, and reports whether it could.
+func (l *lowerer) constInto(b *exprBase, dst place, t Type) bool {
+	switch {
+	case t.Kind == String:
+		l.putBytes(dst, []byte(b.con.s[:min(len(b.con.s), t.Len-1)]), t.Words())
+	case t.Kind == Array && b.typ.Kind == Array:
+		l.putBytes(dst, []byte(b.con.s), t.Words())
+	case b.typ.isScalar():
+		l.putBytes(dst, binary.LittleEndian.AppendUint64(nil, b.con.u), t.Words())
+	default:
+		return false
+	}
+	return true
 }
 
 func (l *lowerer) scalarInto(x expr, dst place) {

@@ -42,6 +42,10 @@ const (
 // readMap puts the value of an entry into a home, 0 if there is none.
 func (l *lowerer) readMap(m *mapExpr, h home) {
 	info := l.maps[m.name]
+	if info.agg != Plain {
+		l.readAggregated(m, false, h)
+		return
+	}
 	if len(info.keys) == 0 {
 		l.emit(asm.LoadMapValue(asm.R1, info.number, plainValue))
 		l.emit(asm.LoadMem(asm.R0, asm.R1, 0, asm.DWord))

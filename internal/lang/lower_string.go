@@ -80,28 +80,32 @@ func (l *lowerer) compareKnown(x, y expr, n int, equal bool, h home) {
 		p = l.textPlace(x)
 		size = min(size, textRoom(x))
 	}
+	l.compareBytes(p, want, len(want)+btoi(whole), size, done)
+	l.setConst(h, b2u(equal))
+	l.bind(done)
+}
+
+// compareBytes goes to differ unless the first n bytes at a place are those of a
+// text with zeros behind it.
+func (l *lowerer) compareBytes(p place, want string, n, size int, differ label) {
 	base, off := l.access(p, asm.R5)
 	for i, w := range textWords(want, size) {
-		mask := ^uint64(0)
-		if end := len(want) + btoi(whole) - 8*i; end <= 0 {
-			break
-		} else if end < 8 {
-			mask = 1<<(8*end) - 1
+		end := n - 8*i
+		if end <= 0 {
+			return
 		}
 		l.emit(asm.LoadMem(asm.R1, base, off+int16(8*i), asm.DWord))
-		if mask != ^uint64(0) {
-			l.movImm(asm.R2, mask)
+		if end < 8 {
+			l.movImm(asm.R2, 1<<(8*end)-1)
 			l.aluReg(asm.And, asm.R1, asm.R2)
 		}
 		if small(w) {
-			l.jumpImm(asm.JNE, asm.R1, int32(w), done)
+			l.jumpImm(asm.JNE, asm.R1, int32(w), differ)
 		} else {
 			l.movImm(asm.R2, w)
-			l.jumpReg(asm.JNE, asm.R1, asm.R2, done)
+			l.jumpReg(asm.JNE, asm.R1, asm.R2, differ)
 		}
 	}
-	l.setConst(h, b2u(equal))
-	l.bind(done)
 }
 
 // compareMemory compares values that no register holds.

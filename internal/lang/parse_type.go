@@ -31,31 +31,35 @@ func (p *parser) isCast() bool {
 	case !known && isValueName(t.text):
 		return false
 	}
-	t = l.next()
-	suffixed := false
-	for ; t.kind == '*' || t.kind == '['; suffixed = true {
+	t, suffixed, ok := skipSuffixes(&l)
+	switch next := l; {
+	case !ok:
+		return known && suffixed
+	case t.kind != ')':
+		return false
+	case known:
+		return startsOperand(next.next().kind)
+	}
+	next := l.next().kind
+	return startsOperand(next) && (suffixed || p.inMacro || next != '(' && next != '-' && next != '*' && next != '&')
+}
+
+// skipSuffixes passes the '*' and '[n]' behind a type, and returns the token that
+// follows. It fails where something else is in brackets.
+func skipSuffixes(l *lexer) (t token, any, ok bool) {
+	for t = l.next(); t.kind == '*' || t.kind == '['; t = l.next() {
 		if t.kind == '[' {
 			if t = l.next(); t.kind == tokInt {
 				t = l.next()
 			}
 			if t.kind != ']' {
-				return known && suffixed
+				return t, any, false
 			}
 		}
-		t = l.next()
+		any = true
 	}
-	if t.kind != ')' {
-		return false
-	}
-	next := l.next().kind
-	if !known {
-		return startsOperand(next) && (suffixed || next != '(' && next != '-' && next != '*' && next != '&' || p.macroParam(t))
-	}
-	return startsOperand(next)
+	return t, any, true
 }
-
-// macroParam: inside a macro a name may stand for a type.
-func (p *parser) macroParam(token) bool { return p.inMacro }
 
 // skipGroup passes "( ... )".
 func skipGroup(l *lexer) bool {

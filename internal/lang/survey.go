@@ -167,21 +167,27 @@ func (u *usage) variable(v *variable) {
 
 // walkStmt visits every expression under a statement.
 func walkStmt(s stmt, visit func(expr)) {
+	exprsOf(s, func(x expr) { walk(x, visit) })
+}
+
+// exprsOf calls f for the expressions that a statement, or one inside it, has, but
+// not for those that they have.
+func exprsOf(s stmt, f func(expr)) {
 	one := func(x expr) {
 		if x != nil {
-			walk(x, visit)
+			f(x)
 		}
 	}
 	switch s := s.(type) {
 	case *blockStmt:
 		for _, s := range s.stmts {
-			walkStmt(s, visit)
+			exprsOf(s, f)
 		}
 	case *ifStmt:
 		one(s.cond)
-		walkStmt(s.then, visit)
+		exprsOf(s.then, f)
 		if s.els != nil {
-			walkStmt(s.els, visit)
+			exprsOf(s.els, f)
 		}
 	case *assignStmt:
 		one(s.target)
@@ -193,30 +199,30 @@ func walkStmt(s stmt, visit func(expr)) {
 	case *returnStmt:
 		one(s.value)
 	default:
-		walkLoop(s, visit)
+		loopExprs(s, f)
 	}
 }
 
-func walkLoop(s stmt, visit func(expr)) {
+func loopExprs(s stmt, f func(expr)) {
 	switch s := s.(type) {
 	case *whileStmt:
-		walk(s.cond, visit)
-		walkStmt(s.body, visit)
+		f(s.cond)
+		exprsOf(s.body, f)
 	case *rangeStmt:
 		for _, v := range []*variable{s.end, s.count} {
-			visit(&varExpr{exprBase: exprBase{typ: int64Type}, sym: v})
+			f(&varExpr{exprBase: exprBase{typ: int64Type}, sym: v})
 		}
-		walk(s.v, visit)
-		walk(s.from, visit)
-		walk(s.to, visit)
-		walkStmt(s.body, visit)
+		f(s.v)
+		f(s.from)
+		f(s.to)
+		exprsOf(s.body, f)
 	case *eachStmt:
-		walk(s.v, visit)
-		walkStmt(s.body, visit)
+		f(s.v)
+		exprsOf(s.body, f)
 	case *unrollStmt:
-		walk(s.count, visit)
+		f(s.count)
 		for _, b := range s.copies {
-			walkStmt(b, visit)
+			exprsOf(b, f)
 		}
 	}
 }
@@ -276,7 +282,7 @@ func childrenOf(x expr, visit func(expr)) {
 	case *comptimeExpr:
 		visit(x.x)
 	case *blockExpr:
-		walkStmtTop(x.body, visit)
+		exprsOf(x.body, visit)
 		if x.value != nil {
 			visit(x.value)
 		}
@@ -285,20 +291,8 @@ func childrenOf(x expr, visit func(expr)) {
 			visit(p.target)
 			visit(p.value)
 		}
-		walkStmtTop(x.body, visit)
+		exprsOf(x.body, visit)
 	}
-}
-
-// walkStmtTop visits the expressions of statements, each once, without those under
-// them.
-func walkStmtTop(s stmt, visit func(expr)) {
-	under := map[expr]bool{}
-	walkStmt(s, func(x expr) {
-		if !under[x] {
-			visit(x)
-		}
-		children(x, func(y expr) { under[y] = true })
-	})
 }
 
 // pure reports whether computing the expression changes nothing.
