@@ -65,7 +65,7 @@ func TestBadScript(t *testing.T) {
 	for _, c := range []struct{ script, want string }{
 		{"uprobe:libc:malloc { @ = count() ", "error: expected"},
 		{"uprobe:libc:malloc { @ = counts(); }", "unknown function 'counts'"},
-		{"uprobe:libc:malloc { @[ustack] = count(); }", "not supported yet"},
+		{"uprobe:libc:malloc { @[kstack] = count(); }", "about the kernel"},
 		{"kprobe:vfs_read { @ = count(); }", "kprobe probes are in the kernel"},
 		{`uprobe:libc:malloc { @ = 1 + "x"; }`, "'+' cannot be applied"},
 	} {

@@ -14,7 +14,8 @@ int main(int argc, char **argv) {
 		if (argc > 2 && i == n / 2) {
 			puts("ready half");
 			fflush(stdout);
-			getchar();
+			if (getchar() == EOF)
+				return 0;
 		}
 		sum += probed(i);
 	}
