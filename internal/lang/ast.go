@@ -11,6 +11,7 @@ type scriptNode struct {
 	probes []*probeNode
 	macros []*macroNode
 	fns    []*fnNode
+	unused []*probeNode // functions that nothing calls, to be checked alone
 	types  *cTypes
 
 	// foreign: there are definitions that are not read (and were reported), so a

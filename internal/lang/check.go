@@ -89,7 +89,7 @@ func check(n *scriptNode, diags *diag.Collector, opts *Options) *checker {
 }
 
 func (c *checker) script(n *scriptNode) {
-	for _, p := range n.probes {
+	for _, p := range slices.Concat(n.probes, n.unused) {
 		c.probe = p
 		c.scopes = []map[string]*variable{{}}
 		if p.predicate != nil {

@@ -170,8 +170,8 @@ func (c *checker) unroll(s *unrollStmt) {
 	case t.Kind != Int || !con.known:
 		c.diags.Errorf(s.count.base().span, "the number of rounds of unroll is a literal")
 		return
-	case int64(con.u) < 0 || con.u > maxUnroll:
-		c.diags.Errorf(s.count.base().span, "unroll repeats its block up to %d times, not %d", maxUnroll, int64(con.u))
+	case int64(con.u) < 1 || con.u > maxUnroll:
+		c.diags.Errorf(s.count.base().span, "unroll repeats its block 1 to %d times, not %d", maxUnroll, int64(con.u))
 		return
 	}
 	for len(s.copies) < int(con.u) {

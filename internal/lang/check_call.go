@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"strconv"
+	"strings"
 )
 
 // arity is how many arguments a function takes.
@@ -24,6 +25,9 @@ var functions = map[string]*arity{
 
 // call types a call.
 func (c *checker) call(x *callExpr) Type {
+	if isWrapped(x.name) {
+		x.name = strings.TrimPrefix(x.name, "__builtin_")
+	}
 	f := functions[x.name]
 	if f == nil {
 		return c.otherCall(x)
@@ -64,7 +68,8 @@ func (c *checker) otherCall(x *callExpr) Type {
 	switch {
 	case x.name == builtinStack:
 		return c.stackCall(x)
-	case callable && len(x.args) == 0:
+	case callable && (len(x.args) == 0 || ownNamespace(x)):
+		x.args = nil // numbers are those of the process's own namespace in any case
 		return c.builtin(x.name, x.base())
 	case callable:
 		c.diags.Errorf(x.span, "not supported yet: %s() with an argument", x.name)
@@ -88,6 +93,15 @@ func (c *checker) otherCall(x *callExpr) Type {
 		}
 	}
 	return badType
+}
+
+// ownNamespace reports whether a call is pid(curr_ns) or tid(curr_ns).
+func ownNamespace(x *callExpr) bool {
+	if x.name != builtinPid && x.name != builtinTid || len(x.args) != 1 {
+		return false
+	}
+	n, ok := x.args[0].(*nameExpr)
+	return ok && n.name == "curr_ns"
 }
 
 // values types arguments for the errors that are in them.

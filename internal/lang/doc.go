@@ -2,10 +2,11 @@
 //
 // A script goes through four steps, each in files of its own:
 //
-//	text ──lexer, parser──▶ tree ──checker──▶ typed tree ──lowering──▶ Script
+//	text ──lexer, parser──▶ tree ──expander──▶ tree ──checker──▶ typed tree ──lowering──▶ Script
 //
-// The parser decides what is written, the checker what it means: names, types,
-// constants, and which maps and events there are. Lowering cannot fail but for
+// The parser decides what is written; the expander puts in macros and functions
+// where they are called, each time a copy; the checker decides what is meant:
+// names, types, constants, and which maps and events there are. Lowering cannot fail but for
 // the size of the stack. Every remark names its place in the text; a construct
 // that bpftrace knows and this package does not is an error that says so, never
 // something else that runs.
@@ -42,15 +43,29 @@
 // operators read, compute and write. Keys that were deleted make room for others
 // when there are max_map_keys of them. A map whose only key is tid, and of which
 // entries are deleted, has a place in every thread's own slot.
-// What is read from maps, and builtins such as nsecs, are computed before the
-// statement that they stand in, whatever conditions are in it.
 //
-// A string that is read at run time (str, comm) lies on the program's stack, in
-// an event or in a key: str reads max_strlen bytes, 127 unless that is set, and
-// a string that is cut there is printed with "..", as in bpftrace. A key has 64
-// bytes in all; strings are cut to that with a warning. Strings are compared with
-// literals, by '==', '!=' and strncmp; they cannot be kept in variables or as
-// values of maps yet. A bad pointer gives an empty string.
+// What needs a call of a helper, or statements, is computed before the rest of its
+// expression, in the order of the text; where a condition decides whether a part is
+// computed (&&, ||, ?:), that is obeyed.
+//
+// A number is held in a register. Other values (texts, tuples, records, structs,
+// arrays, buffers) lie in memory: small ones on the program's stack, others in
+// scratch memory of the running thread (the hidden map "@(scratch)"). In it, in
+// keys, in values of maps and in events a value takes whole words, a number 8 bytes
+// (Layout); Type.Decode reads it. A text has zeros behind it, so that two are
+// compared by words.
+//
+// str reads max_strlen bytes, 127 unless that is set, and a text that is cut there
+// is printed with "..", as in bpftrace. A key has 64 bytes in all; texts are cut to
+// that with a warning. What cannot be read through a pointer is zeros.
+//
+// Structs, unions, enumerations and typedefs are read from declarations of C in the
+// script; others come from a TypeSource. Headers are not read. #define makes
+// constants and macros.
+//
+// Loops end when a run's fuel is spent, at the latest. A loop over a map goes over
+// copies of the entries that there are when it begins; it, len() of a map and
+// aggregations as numbers exist in programs of the tracer (begin, end, interval).
 //
 // A uretprobe runs at the instructions by which its function is left, of which
 // retval reads the register for results. So, unlike in bpftrace, calls that were

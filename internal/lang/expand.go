@@ -26,7 +26,8 @@ type expander struct {
 	stack []string          // the macros and functions that are being put in
 	fn    *fnExpr           // the function that a return leaves
 
-	elapsed, dur bool // they are used
+	elapsed, dur bool            // they are used
+	called       map[string]bool // functions, shared by all
 }
 
 const (
@@ -36,7 +37,7 @@ const (
 
 // expand puts macros and functions in everywhere.
 func expand(n *scriptNode, diags *diag.Collector) {
-	e := &expander{diags: diags, macros: map[string][]*macroNode{}, fns: map[string]*fnNode{}}
+	e := &expander{diags: diags, macros: map[string][]*macroNode{}, fns: map[string]*fnNode{}, called: map[string]bool{}}
 	for _, m := range n.macros {
 		for _, other := range e.macros[m.name] {
 			if sameSignature(m, other) {
@@ -66,6 +67,26 @@ func expand(n *scriptNode, diags *diag.Collector) {
 	}
 	n.probes = probes
 	e.noteStart(n)
+	for _, f := range n.fns {
+		if !e.called[f.name] {
+			n.unused = append(n.unused, e.alone(f))
+		}
+	}
+}
+
+// alone makes a probe of a function that nothing calls, whose parameters have no
+// values.
+func (e *expander) alone(f *fnNode) *probeNode {
+	call := &fnExpr{exprBase: exprBase{span: f.span}, name: f.name, result: f.result}
+	in := *e
+	in.fn, in.stack = call, []string{f.name}
+	body := &blockStmt{span: f.span}
+	for _, p := range f.params {
+		body.stmts = append(body.stmts, p)
+	}
+	body.stmts = append(body.stmts, f.body.stmts...)
+	call.body = in.block(body)
+	return &probeNode{span: f.span, body: &blockStmt{span: f.span, stmts: []stmt{&exprStmt{x: call, discard: true}}}}
 }
 
 func sameSignature(a, b *macroNode) bool {
@@ -366,7 +387,7 @@ func (e *expander) nested(name string, b *exprBase) *expander {
 		return nil
 	}
 	return &expander{
-		diags: e.diags, macros: e.macros, fns: e.fns, outer: e, at: e.at, fn: e.fn,
+		diags: e.diags, macros: e.macros, fns: e.fns, outer: e, at: e.at, fn: e.fn, called: e.called,
 		args: map[string]expr{}, names: map[string]string{}, stack: append(append([]string(nil), e.stack...), name),
 	}
 }
@@ -410,6 +431,7 @@ func (e *expander) callFn(f *fnNode, x *callExpr, b exprBase) expr {
 		e.diags.Errorf(b.span, "%s() takes %d arguments, not %d", f.name, len(f.params), len(x.args)).Note(f.span, "it is defined here")
 		return bad
 	}
+	e.called[f.name] = true
 	in.macro = &macroNode{name: f.name}
 	call := &fnExpr{exprBase: b, name: f.name, result: f.result}
 	in.fn = call
