@@ -106,19 +106,25 @@ func checkAccess(pid, tid int) error {
 	if err != nil {
 		return err
 	}
-	uid, gid := os.Getuid(), os.Getgid()
+	return denied(pid, st, os.Getuid(), os.Getgid(), yamaScope())
+}
+
+// denied explains why the kernel does not let a user attach to a process.
+func denied(pid int, st *Status, uid, gid, scope int) error {
 	switch {
+	case scope == 3:
+		return refuse(pid, ErrPermission, "Yama's kernel.yama.ptrace_scope is 3, so nobody may attach until the next boot")
+	case uid == 0:
+		return refuse(pid, ErrPermission, "root may not attach without CAP_SYS_PTRACE, which it lacks here, or a security module forbids it; in a container, start that with --cap-add=SYS_PTRACE")
 	case slices.ContainsFunc(st.UID[:3], func(u int) bool { return u != uid }):
 		return refuse(pid, ErrPermission, "it belongs to user %s and you are %s: become root or that user, or give trapless CAP_SYS_PTRACE",
 			userName(foreign(st.UID[:3], uid)), userName(uid))
 	case slices.ContainsFunc(st.GID[:3], func(g int) bool { return g != gid }):
 		return refuse(pid, ErrPermission, "it runs with another group: become root, or give trapless CAP_SYS_PTRACE")
-	}
-	switch scope := yamaScope(); {
-	case scope == 3:
-		return refuse(pid, ErrPermission, "Yama's kernel.yama.ptrace_scope is 3, so nobody may attach until the next boot")
-	case scope == 1 || scope == 2:
-		return refuse(pid, ErrPermission, "Yama's kernel.yama.ptrace_scope is %d: become root, give trapless CAP_SYS_PTRACE, or set it to 0 by sysctl", scope)
+	case scope == 1:
+		return refuse(pid, ErrPermission, "Yama's kernel.yama.ptrace_scope is 1: start it by trapless (-c), become root, give trapless CAP_SYS_PTRACE, or set it to 0 by sysctl")
+	case scope == 2:
+		return refuse(pid, ErrPermission, "Yama's kernel.yama.ptrace_scope is 2: become root, give trapless CAP_SYS_PTRACE, or set it to 0 by sysctl")
 	}
 	return refuse(pid, ErrPermission, "it is protected (a set-user-ID program, more capabilities than you, or PR_SET_DUMPABLE 0): become root, or give trapless CAP_SYS_PTRACE")
 }

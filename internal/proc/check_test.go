@@ -176,6 +176,29 @@ func TestCheck(t *testing.T) {
 	}
 }
 
+// TestDenied: the reason that is given is the one that holds, and what is advised helps.
+func TestDenied(t *testing.T) {
+	for _, c := range []struct {
+		euid, egid, uid, scope int // of the process, of us, of Yama
+		says                   string
+	}{
+		{7, 7, 7, 0, "protected"},
+		{7, 7, 7, 1, "by trapless (-c)"},
+		{7, 7, 7, 2, "become root"},
+		{7, 7, 7, 3, "nobody"},
+		{7, 7, 0, 3, "nobody"},
+		{0, 7, 7, 1, "belongs to user root (0) and you are"}, // set-user-ID
+		{7, 8, 7, 1, "another group"},
+		{7, 7, 0, 1, "lacks"},
+	} {
+		st := &Status{UID: [4]int{7, c.euid, c.euid, c.euid}, GID: [4]int{7, c.egid, c.egid, c.egid}}
+		err := denied(1, st, c.uid, 7, c.scope)
+		if !errors.Is(err, ErrPermission) || !strings.Contains(err.Error(), c.says) || c.uid == 0 && strings.Contains(err.Error(), "become root") {
+			t.Errorf("%+v: %v", c, err)
+		}
+	}
+}
+
 func TestCheckOfOtherUser(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("another user's process takes root to make")
