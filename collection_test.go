@@ -252,7 +252,7 @@ func checkEvents(t *testing.T, coll *trapless.Collection) {
 // TestLoadSpec runs a collection as a script is run, on a program from its start.
 func TestLoadSpec(t *testing.T) {
 	path := testkit.Compile(t, "orders.c")
-	programs, err := trapless.LoadSpec("by hand", byHand(path), map[string][]string{"tell": {}})
+	programs, err := trapless.LoadSpec("by hand", byHand(path), trapless.ObjectOptions{Attach: map[string][]string{"tell": {}}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -51,7 +51,10 @@ func ExampleNewCollection() {
 // The programs of an object file run where their sections say, and what they leave is
 // printed.
 func ExampleLoadObject() {
-	programs, err := trapless.LoadObject("counts.bpf.o", map[string][]string{"count": {"uretprobe:/bin/bash:readline"}})
+	programs, err := trapless.LoadObject("counts.bpf.o", trapless.ObjectOptions{
+		Attach: map[string][]string{"count": {"uretprobe:/bin/bash:readline"}},
+		Set:    map[string]string{"threshold": "100"}, // const volatile int threshold;
+	})
 	if err != nil {
 		log.Fatal(err)
 	}

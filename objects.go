@@ -15,7 +15,7 @@ import (
 // Programs for the kernel's uprobes, written in C and compiled by clang, run in
 // processes as they are:
 //
-//	programs, err := trapless.LoadObject("counts.bpf.o", nil)
+//	programs, err := trapless.LoadObject("counts.bpf.o", trapless.ObjectOptions{})
 //	...
 //	s, err := trapless.Attach(ctx, pid, programs, trapless.Options{Output: os.Stdout})
 //
@@ -26,15 +26,17 @@ import (
 // ErrObject wraps every reason why a BPF object cannot be used.
 var ErrObject = object.ErrObject
 
-// LoadObject reads a BPF object file and verifies its programs. attach says where
-// programs are to be put, by their names, instead of where their sections say
-// (SEC("uprobe//bin/bash:readline")); it may be nil.
-func LoadObject(path string, attach map[string][]string) (*Script, error) {
+// ObjectOptions are what is said beside an object file.
+type ObjectOptions = object.Options
+
+// LoadObject reads a BPF object file and verifies its programs. They are put where
+// their sections say, SEC("uprobe//bin/bash:readline"), or where the options say.
+func LoadObject(path string, o ObjectOptions) (*Script, error) {
 	spec, err := LoadCollectionSpec(path)
 	if err != nil {
 		return nil, err
 	}
-	return LoadSpec(filepath.Base(path), spec, attach)
+	return LoadSpec(filepath.Base(path), spec, o)
 }
 
 // LoadCollectionSpec is that of package ebpf for files that it does not read, too:
@@ -49,12 +51,12 @@ func LoadCollectionSpec(path string) (*ebpf.CollectionSpec, error) {
 
 // LoadSpec is LoadObject for a collection that was read already, or made by hand.
 // It is not changed. name is what messages call it.
-func LoadSpec(name string, spec *ebpf.CollectionSpec, attach map[string][]string) (*Script, error) {
-	o, err := object.New(name, spec, object.Options{Attach: attach})
+func LoadSpec(name string, spec *ebpf.CollectionSpec, o ObjectOptions) (*Script, error) {
+	obj, err := object.New(name, spec, o)
 	if err != nil {
 		return nil, err
 	}
-	return &Script{compiled: o.Script(), object: o}, nil
+	return &Script{compiled: obj.Script(), object: obj}, nil
 }
 
 // Programs are the names of the programs of a BPF object, in order.

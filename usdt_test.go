@@ -21,7 +21,7 @@ func TestUSDTObject(t *testing.T) {
 	flags := append(testkit.LibbpfFlags(t), "-DTARGET="+strconv.Quote(target))
 	object := testkit.CompileObject(t, filepath.Join("testdata", "objects", "usdt", "places.bpf.c"), "v3", flags...)
 	p := testkit.Start(t, target)
-	programs, err := trapless.LoadObject(object, map[string][]string{"on_twice": {"usdt:" + target + ":test:twice"}})
+	programs, err := trapless.LoadObject(object, trapless.ObjectOptions{Attach: map[string][]string{"on_twice": {"usdt:" + target + ":test:twice"}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -46,7 +46,7 @@ func TestUSDTObject(t *testing.T) {
 			t.Errorf("no %q in\n%s", want, &out)
 		}
 	}
-	if _, err := trapless.LoadObject(object, map[string][]string{"on_twice": {"uprobe:" + target + ":odd"}}); err == nil ||
+	if _, err := trapless.LoadObject(object, trapless.ObjectOptions{Attach: map[string][]string{"on_twice": {"uprobe:" + target + ":odd"}}}); err == nil ||
 		!strings.Contains(err.Error(), "arguments of a USDT probe") {
 		t.Errorf("as a uprobe: %v", err)
 	}

@@ -14,8 +14,10 @@ import (
 
 type runFlags struct {
 	traceFlags
-	attach []string
-	json   bool
+	attach  []string
+	set     []string
+	records []string
+	json    bool
 }
 
 func newRun() *cobra.Command {
@@ -31,7 +33,8 @@ which comes with Ctrl-C, --duration or the end of the process, the programs are 
 out again and their maps and global variables are printed; elements of arrays that
 are zero are left out, and values of which each CPU has its own are added up.`,
 		Example: `  trapless run -p 1234 counts.bpf.o
-  trapless run -p 1234 --attach printret=uretprobe:/bin/bash:readline bashreadline.bpf.o
+  trapless run -p 1234 --attach printret=uretprobe:/bin/bash:readline --records events=str_t bashreadline.bpf.o
+  trapless run -p 1234 --set threshold=100 slow.bpf.o
   trapless run -c './server --port 1' --json latency.bpf.o`,
 		RunE: func(c *cobra.Command, args []string) error { return f.run(c.Context(), args) },
 	}
@@ -39,6 +42,8 @@ are zero are left out, and values of which each CPU has its own are added up.`,
 	fl.StringVarP(&f.pidText, "pid", "p", "", "probe this process")
 	fl.StringVarP(&f.command, "cmd", "c", "", "start this command and probe it from its first instruction of main")
 	fl.StringArrayVar(&f.attach, "attach", nil, "PROGRAM=PROBE: put a program at a probe, as in scripts, instead of where its section says; may be repeated")
+	fl.StringArrayVar(&f.set, "set", nil, "VARIABLE=VALUE: give a global variable another value before the programs run")
+	fl.StringArrayVar(&f.records, "records", nil, "RING=STRUCT: print the records of a ring as this structure of the file's")
 	fl.DurationVar(&f.duration, "duration", 0, "end after this time, for example 5s")
 	fl.BoolVar(&f.json, "json", false, "print one JSON object a line")
 	fl.BoolVar(&f.breaks, "breakpoints", false, "allow a breakpoint where no jump is possible; it kills a thread that blocks SIGTRAP")
@@ -62,11 +67,11 @@ func (f *runFlags) run(ctx context.Context, args []string) error {
 	if f.pid == 0 && f.command == "" {
 		return usageError{errors.New("no target: give -p PID or -c 'CMD'")}
 	}
-	attach, err := attachments(f.attach)
+	o, err := f.options()
 	if err != nil {
 		return err
 	}
-	programs, err := trapless.LoadObject(args[0], attach)
+	programs, err := trapless.LoadObject(args[0], o)
 	if err != nil {
 		return err
 	}
@@ -93,15 +98,25 @@ func placed(programs *trapless.Script) error {
 	return nil
 }
 
-// attachments reads PROGRAM=PROBE.
-func attachments(all []string) (map[string][]string, error) {
-	out := map[string][]string{}
-	for _, a := range all {
-		name, probe, ok := strings.Cut(a, "=")
-		if !ok || name == "" || probe == "" {
-			return nil, usageError{errors.New("--attach " + a + ": expected PROGRAM=PROBE, as count=uprobe:libc:malloc")}
+// options reads what is said beside the object file.
+func (f *runFlags) options() (trapless.ObjectOptions, error) {
+	o := trapless.ObjectOptions{Attach: map[string][]string{}, Set: map[string]string{}, Records: map[string]string{}}
+	for _, flag := range []struct {
+		name, form string
+		all        []string
+		take       func(name, value string)
+	}{
+		{"attach", "PROGRAM=PROBE, as count=uprobe:libc:malloc", f.attach, func(n, v string) { o.Attach[n] = append(o.Attach[n], v) }},
+		{"set", "VARIABLE=VALUE, as threshold=100", f.set, func(n, v string) { o.Set[n] = v }},
+		{"records", "RING=STRUCT, as events=event", f.records, func(n, v string) { o.Records[n] = v }},
+	} {
+		for _, text := range flag.all {
+			name, value, ok := strings.Cut(text, "=")
+			if !ok || name == "" || value == "" {
+				return o, usageError{fmt.Errorf("--%s %s: expected %s", flag.name, text, flag.form)}
+			}
+			flag.take(name, value)
 		}
-		out[name] = append(out[name], probe)
 	}
-	return out, nil
+	return o, nil
 }

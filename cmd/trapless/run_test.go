@@ -50,7 +50,7 @@ sums[1]: 4
 sums[2]: 2
 sums[3]: 1
 `
-	res := runObject(t, said(t))
+	res := runObject(t, "--set", "step=3", "--records", "calls=call", said(t))
 	if got := sortedLines(res.stdout, "seen["); !strings.Contains(got, "sums[1]") || stripSums(got) != stripSums(want) {
 		t.Errorf("printed\n%s", got)
 	}
@@ -124,6 +124,12 @@ func TestRunRefuses(t *testing.T) {
 		{[]string{"-p", "1"}, exitUsage, "expected one BPF object file"},
 		{[]string{object}, exitUsage, "no target"},
 		{[]string{"-p", "1", "--attach", "say", object}, exitUsage, "expected PROGRAM=PROBE"},
+		{[]string{"-p", "1", "--set", "step", object}, exitUsage, "expected VARIABLE=VALUE"},
+		{[]string{"-p", "1", "--set", "stop=1", object}, exitFailed, "it has no variable stop; it has last, step, total"},
+		{[]string{"-p", "1", "--set", "step=4294967296", object}, exitFailed, "does not fit into 4 bytes"},
+		{[]string{"-p", "1", "--set", "step=many", object}, exitFailed, "is no number"},
+		{[]string{"-p", "1", "--records", "seen=call", object}, exitFailed, "it has no ring seen"},
+		{[]string{"-p", "1", "--records", "calls=cell", object}, exitFailed, "struct cell"},
 		{[]string{"-p", "1", "--attach", "nay=libc:malloc", object}, exitFailed, "it has no program nay; it has say"},
 		{[]string{"-p", "1", "--attach", "say=interval:s:1", object}, exitFailed, "attach point"},
 		{[]string{"-p", "1", text}, exitFailed, "text.o: it is no ELF file"},

@@ -64,7 +64,7 @@ const (
 // maps numbers the maps, and notes why the engine lacks some. Only a program that
 // may come to use one of those is refused: it is often behind a constant that says
 // that it is not wanted. Such a map is given the form of a ring, which takes no room.
-func (l *loader) maps() error {
+func (l *loader) maps() {
 	for _, name := range slices.Sorted(maps.Keys(l.spec.Maps)) {
 		m, err := l.convert(name, l.spec.Maps[name])
 		if err == nil {
@@ -77,7 +77,6 @@ func (l *loader) maps() error {
 		}
 		l.object.Maps = append(l.object.Maps, *m)
 	}
-	return nil
 }
 
 func (l *loader) convert(name string, spec *ebpf.MapSpec) (*Map, error) {
@@ -120,18 +119,26 @@ func (l *loader) fill(m *Map, spec *ebpf.MapSpec) error {
 		}
 		m.Contents = append(m.Contents, Entry{key, value})
 	}
-	if len(m.Contents) == 1 && m.Section() {
+	if m.Section() && len(m.Contents) == 0 {
+		m.Contents = []Entry{{make([]byte, m.Spec.KeySize), make([]byte, m.Spec.ValueSize)}}
+	}
+	if m.Section() {
 		l.variables(m)
 	}
 	return nil
 }
 
-// variables puts into a section what was set through CollectionSpec.Variables.
+// variables puts into a section what was set through CollectionSpec.Variables, or
+// through Options.
 func (l *loader) variables(m *Map) {
 	data := m.Contents[0].Value
-	for _, v := range l.spec.Variables {
-		if v.SectionName == m.Name && int(v.Offset)+len(v.Value) <= len(data) {
-			copy(data[v.Offset:], v.Value)
+	for name, v := range l.spec.Variables {
+		value := v.Value
+		if set, ok := l.set[name]; ok {
+			value = set
+		}
+		if v.SectionName == m.Name && int(v.Offset)+len(value) <= len(data) {
+			copy(data[v.Offset:], value)
 		}
 	}
 }

@@ -47,21 +47,13 @@ type Program struct {
 	Attach []lang.AttachPoint
 }
 
-// Options are what is said beside the object file.
-type Options struct {
-	// Attach says where programs are to be put, by their names, instead of where
-	// their sections say: attach points as in a script, "libc:malloc" for
-	// instance, or with a kind, "uretprobe:libc:malloc".
-	Attach map[string][]string
-}
-
 // ErrObject wraps every reason why an object file cannot be used.
 var ErrObject = errors.New("BPF object")
 
 // New makes an object of a collection, which stays as it is. Name is what
 // messages call it.
 func New(name string, spec *ebpf.CollectionSpec, o Options) (*Object, error) {
-	l := &loader{spec: spec, options: o, object: &Object{Name: name}, numbers: map[string]int{}, unusable: map[int]error{}}
+	l := &loader{spec: spec, options: o, object: &Object{Name: name}, numbers: map[string]int{}, unusable: map[int]error{}, set: map[string][]byte{}}
 	if err := l.load(); err != nil {
 		return nil, fmt.Errorf("%w %s: %w", ErrObject, name, err)
 	}
@@ -73,8 +65,9 @@ type loader struct {
 	spec     *ebpf.CollectionSpec
 	options  Options
 	object   *Object
-	numbers  map[string]int // of maps
-	unusable map[int]error  // maps that the engine does not have, and why
+	numbers  map[string]int    // of maps
+	set      map[string][]byte // variables, by the user
+	unusable map[int]error     // maps that the engine does not have, and why
 }
 
 func (l *loader) load() error {
@@ -83,7 +76,11 @@ func (l *loader) load() error {
 			return fmt.Errorf("it has no program %s; it has %s", name, list(maps.Keys(l.spec.Programs)))
 		}
 	}
-	if err := l.maps(); err != nil {
+	if err := l.overrides(); err != nil {
+		return err
+	}
+	l.maps()
+	if err := l.recordTypes(); err != nil {
 		return err
 	}
 	for _, name := range slices.Sorted(maps.Keys(l.spec.Programs)) {

@@ -294,3 +294,55 @@ func FuzzSection(f *testing.F) {
 		}
 	})
 }
+
+// TestSet gives variables other values, by text.
+func TestSet(t *testing.T) {
+	char := &btf.Int{Name: "char", Size: 1, Encoding: btf.Signed}
+	types := map[string]btf.Type{
+		"byte": &btf.Int{Name: "unsigned char", Size: 1}, "int": &btf.Int{Name: "int", Size: 4, Encoding: btf.Signed},
+		"long": &btf.Typedef{Name: "u64", Type: &btf.Int{Name: "long", Size: 8}}, "bool": &btf.Int{Name: "bool", Size: 1, Encoding: btf.Bool},
+		"text": &btf.Array{Type: char, Index: char, Nelems: 4}, "struct": &btf.Struct{Name: "s", Size: 8},
+	}
+	for _, row := range []struct {
+		variable, text string
+		want           []byte
+		err            string
+	}{
+		{"byte", "255", []byte{255}, ""},
+		{"byte", "-128", []byte{0x80}, ""},
+		{"byte", "256", nil, "does not fit"},
+		{"byte", "-129", nil, "does not fit"},
+		{"int", "0x10", []byte{16, 0, 0, 0}, ""},
+		{"int", "-2", []byte{0xfe, 0xff, 0xff, 0xff}, ""},
+		{"long", "18446744073709551615", bytes.Repeat([]byte{255}, 8), ""},
+		{"long", "-1", bytes.Repeat([]byte{255}, 8), ""},
+		{"bool", "true", []byte{1}, ""},
+		{"text", "abc", []byte("abc\x00"), ""},
+		{"text", "abcd", nil, "more than 3 bytes"},
+		{"struct", "1", nil, "only numbers and texts"},
+		{"nothing", "1", nil, "no variable nothing; it has v"},
+	} {
+		name, typ := "v", types[row.variable]
+		if typ == nil {
+			name, typ = row.variable, types["int"]
+		}
+		size, err := btf.Sizeof(typ)
+		if err != nil {
+			t.Fatal(err)
+		}
+		spec := withProgram("uprobe", exit0())
+		spec.Maps = map[string]*ebpf.MapSpec{".bss": {Name: ".bss", Type: ebpf.Array, KeySize: 4, ValueSize: 16, MaxEntries: 1}}
+		spec.Variables = map[string]*ebpf.VariableSpec{"v": {Name: "v", SectionName: ".bss", Offset: 8, Value: make([]byte, size), Type: &btf.Var{Name: "v", Type: typ}}}
+		o, err := object.New("test", spec, object.Options{Set: map[string]string{name: row.text}})
+		switch {
+		case row.err != "":
+			if err == nil || !strings.Contains(err.Error(), row.err) {
+				t.Errorf("%s = %s: %v", row.variable, row.text, err)
+			}
+		case err != nil:
+			t.Error(err)
+		case !bytes.Equal(o.Maps[0].Contents[0].Value[8:8+size], row.want):
+			t.Errorf("%s = %s: %x", row.variable, row.text, o.Maps[0].Contents[0].Value)
+		}
+	}
+}

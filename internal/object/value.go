@@ -112,9 +112,15 @@ func float(b []byte) Value {
 	return Value{Text: strconv.FormatFloat(f, 'g', -1, size), Number: !math.IsNaN(f) && !math.IsInf(f, 0)}
 }
 
+// isChar reports whether a type is C's char.
+func isChar(t btf.Type) bool {
+	c, ok := btf.UnderlyingType(t).(*btf.Int)
+	return ok && c.Size == 1 && c.Name == "char"
+}
+
 // array is a text if its elements are of type char.
 func array(t *btf.Array, b []byte) Value {
-	if c, ok := btf.UnderlyingType(t.Type).(*btf.Int); ok && c.Size == 1 && c.Name == "char" {
+	if isChar(t.Type) {
 		text, _, _ := bytes.Cut(b, []byte{0})
 		return Value{Text: string(text)}
 	}

@@ -31,7 +31,7 @@ struct {
 } sums SEC(".maps");
 
 long total, last[2];
-static const volatile int step = 3;
+const volatile int step = 1;
 char LICENSE[] SEC("license") = "MIT";
 
 SEC("uprobe")
