@@ -62,11 +62,21 @@ func Compile(name, src string, params ...string) (*Script, error) {
 type CompileOptions struct {
 	Params []string // $1, $2, ...
 	Unsafe bool     // system() is no error
+
+	// The process that is to be probed, or the program that will be started. Its debug information knows
+	// types and parameters that the script does not declare. Both may be left out.
+	PID     int
+	Program string
 }
 
 // CompileWith is Compile with more options.
 func CompileWith(name, src string, o CompileOptions) (*Script, error) {
-	s, err := lang.Compile(src, name, lang.Options{Params: o.Params})
+	options := lang.Options{Params: o.Params}
+	if types := o.types(); types != nil {
+		defer types.Close()
+		options.Types = types
+	}
+	s, err := lang.Compile(src, name, options)
 	if err != nil {
 		return nil, err
 	}

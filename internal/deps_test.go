@@ -34,6 +34,7 @@ var levels = map[string]int{
 	"internal/reloc":               20, // an instruction, moved
 	"internal/image":               20, // ELF files
 	"internal/usdt":                21, // programs for the places of USDT probes
+	"internal/debuginfo":           22, // types and parameters, separate files with debug information
 	"internal/jit":                 20, // bpf to machine code
 	"internal/lang":                20, // scripts to bpf
 	"internal/object":              25, // BPF object files to bpf

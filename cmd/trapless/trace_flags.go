@@ -141,7 +141,11 @@ func (f *traceFlags) compile(dash int, args []string) (*trapless.Script, error) 
 	if err != nil {
 		return nil, usageError{fmt.Errorf("Invalid --probe-filter regex '%s': %w", f.filter, err)}
 	}
-	script, err := trapless.CompileWith(name, src, trapless.CompileOptions{Params: params, Unsafe: f.unsafe})
+	options := trapless.CompileOptions{Params: params, Unsafe: f.unsafe, PID: f.pid}
+	if argv, err := splitCommand(f.command); err == nil && len(argv) > 0 { // else the start of it will fail
+		options.Program = argv[0]
+	}
+	script, err := trapless.CompileWith(name, src, options)
 	if err != nil {
 		return nil, err
 	}

@@ -57,6 +57,8 @@ type File struct {
 	names    []byte  // .shstrtab
 	ehFrame  VAddr   // of PT_GNU_EH_FRAME, 0 without one
 	relro    Range   // of PT_GNU_RELRO
+
+	symbolFiles []*File // see AddSymbols
 }
 
 // section is a section header as it stands in the file, unchecked.

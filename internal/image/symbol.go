@@ -26,31 +26,34 @@ const (
 // comes first. Each pair of name and address appears once.
 func (f *File) readSymbols() ([]symbol, error) {
 	var all []symbol
-	for _, kind := range []elf.SectionType{elf.SHT_SYMTAB, elf.SHT_DYNSYM} {
-		s := f.first(kind) // the gABI allows one of each
-		if s == nil || s.Link >= uint32(len(f.sections)) {
-			continue
-		}
-		var err error
-		if all, err = f.appendSymbols(all, s); err != nil {
-			return nil, err
+	for _, from := range append([]*File{f}, f.symbolFiles...) {
+		for _, kind := range []elf.SectionType{elf.SHT_SYMTAB, elf.SHT_DYNSYM} {
+			s := from.first(kind) // the gABI allows one of each
+			if s == nil || s.Link >= uint32(len(from.sections)) || elf.SectionType(s.Type) == elf.SHT_NOBITS {
+				continue
+			}
+			var err error
+			if all, err = f.appendSymbols(all, from, s); err != nil {
+				return nil, err
+			}
 		}
 	}
 	slices.SortFunc(all, compareSymbols)
 	return slices.CompactFunc(all, func(a, b symbol) bool { return a.addr == b.addr && a.name == b.name }), nil
 }
 
-func (f *File) appendSymbols(all []symbol, s *section) ([]symbol, error) {
-	table, err := f.sectionData(s)
+// appendSymbols reads a table of a file, which has names of this one's code.
+func (f *File) appendSymbols(all []symbol, from *File, s *section) ([]symbol, error) {
+	table, err := from.sectionData(s)
 	if err != nil {
 		return nil, err
 	}
-	text, err := f.sectionData(&f.sections[s.Link])
+	text, err := from.sectionData(&from.sections[s.Link])
 	if err != nil {
 		return nil, err
 	}
 	names := nameTable{text: string(text), budget: 8*len(text) + 1<<20}
-	versions, err := f.versionsOf(s, &names)
+	versions, err := from.versionsOf(s, &names)
 	if err != nil {
 		return nil, err
 	}

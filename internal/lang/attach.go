@@ -278,8 +278,13 @@ func (r *attachReader) uprobe() bool {
 				Hint("uprobe:FUNCTION is a function of the target's executable")
 			return false
 		}
-	case 3:
-		return r.unsupported(args[1].span, "a language in an attach point")
+	case 3: // the language says how the name is to be read; names of all languages are compared anyway
+		if args[1].text != "cpp" && args[1].text != "rust" && args[1].text != "c" {
+			r.errorf(args[1].span, "unknown language '%s'", args[1].text).Hint("as uprobe:PATH:cpp:NAME")
+			return false
+		}
+		r.ap.Path = args[0].text
+		r.ap.PathWildcard = strings.Contains(r.ap.Path, "*")
 	default:
 		r.errorf(r.ap.Span, "a %s is %[1]s:PATH:FUNCTION, with %d parts this one is none", r.ap.Kind, len(args)).
 			Hint("put quotes around a function whose name has a ':'")

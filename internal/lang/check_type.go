@@ -5,6 +5,8 @@ import "trapless/internal/diag"
 // TypeSource knows types that the script does not declare, as debug information
 // does. Types that it returns lie in the target's memory as C's do.
 type TypeSource interface {
+	// Use says that the script has an attach point, whose file's types may be named.
+	Use(a *AttachPoint)
 	// Named finds "struct name", "union name", "enum name" or the name of a typedef.
 	Named(name string) (Type, bool)
 	// Args are the parameters of the function at an attach point, as the fields

@@ -40,6 +40,13 @@ func Compile(src, name string, opts Options) (*Script, error) {
 			Hint("a probe is: uprobe:PATH:FUNCTION { statements }")
 	}
 	expand(tree, diags)
+	if opts.Types != nil {
+		for _, p := range tree.probes {
+			for i := range p.attach {
+				opts.Types.Use(&p.attach[i])
+			}
+		}
+	}
 	c := check(tree, diags, &opts)
 	if err := diags.Err(); err != nil {
 		return nil, err

@@ -242,7 +242,7 @@ func (r *registry) watchesLibraries() bool {
 		case p.internal, p.attach.Path == "", p.attach.Path == exe:
 		case p.attach.PathWildcard:
 			return true
-		case isLibrary(base, "libc"), isLibrary(base, "ld"), strings.HasPrefix(base, "ld-linux"):
+		case lang.IsLibrary(base, "libc"), lang.IsLibrary(base, "ld"), strings.HasPrefix(base, "ld-linux"):
 		default:
 			return true
 		}

@@ -11,6 +11,7 @@ import (
 	"syscall"
 
 	"trapless/internal/abi"
+	"trapless/internal/debuginfo"
 	"trapless/internal/elfplan"
 	"trapless/internal/image"
 	"trapless/internal/inject"
@@ -126,7 +127,7 @@ func (ms *modules) matcher(a *lang.AttachPoint) (func(*proc.Mapping) bool, error
 		}
 		return func(m *proc.Mapping) bool { return a.MatchPath(m.Path) || a.MatchPath(path.Base(m.Path)) }, nil
 	case !strings.Contains(a.Path, "/"):
-		return func(m *proc.Mapping) bool { return isLibrary(path.Base(m.Path), a.Path) }, nil
+		return func(m *proc.Mapping) bool { return lang.IsLibrary(path.Base(m.Path), a.Path) }, nil
 	}
 	abs, err := filepath.Abs(a.Path)
 	if err != nil {
@@ -151,18 +152,6 @@ func (ms *modules) sameFile(abs string) func(*proc.Mapping) bool {
 		other, err := os.Stat(proc.Path(ms.pid, "root") + m.Path)
 		return err == nil && os.SameFile(st, other)
 	}
-}
-
-// isLibrary reports whether a file's name is that of a library in short: libc,
-// or c, for libc.so.6 and libc-2.31.so.
-func isLibrary(base, short string) bool {
-	for _, name := range []string{short, "lib" + short} {
-		rest, ok := strings.CutPrefix(base, name)
-		if ok && (rest == "" || strings.HasPrefix(rest, ".so") || strings.HasPrefix(rest, "-") && strings.Contains(rest, ".so")) {
-			return true
-		}
-	}
-	return false
 }
 
 // notMapped explains why no module was found, by what is wrong with the path
@@ -253,7 +242,7 @@ func (ms *modules) load(m *proc.Mapping) (*module, error) {
 		return nil, err
 	}
 	mod := &module{path: m.Path, file: f}
-	if err := mod.read(m); err != nil {
+	if err := mod.read(ms.pid, m); err != nil {
 		f.Close()
 		return nil, fmt.Errorf("%s: %w", m.Path, err)
 	}
@@ -261,7 +250,7 @@ func (ms *modules) load(m *proc.Mapping) (*module, error) {
 	return mod, nil
 }
 
-func (mod *module) read(m *proc.Mapping) error {
+func (mod *module) read(pid int, m *proc.Mapping) error {
 	st, err := mod.file.Stat()
 	if err != nil {
 		return err
@@ -269,6 +258,10 @@ func (mod *module) read(m *proc.Mapping) error {
 	mod.stat = st
 	if mod.image, err = image.New(mod.file, st.Size()); err != nil {
 		return err
+	}
+	separate := debuginfo.AddSymbols(proc.Path(pid, "root"), mod.path, mod.image)
+	if separate != nil {
+		defer separate.Close()
 	}
 	if mod.funcs, err = mod.image.Functions(); err != nil {
 		return err

@@ -9,6 +9,7 @@ import (
 
 	"trapless/internal/abi"
 	"trapless/internal/arena"
+	"trapless/internal/debuginfo"
 	"trapless/internal/image"
 	"trapless/internal/proc"
 )
@@ -27,6 +28,7 @@ type symbols struct {
 // codeFile is a file with code.
 type codeFile struct {
 	path  string
+	root  string // of the file system that path is in
 	id    fileID
 	file  *os.File
 	image *image.File
@@ -96,7 +98,7 @@ func idOf(m *proc.Mapping) fileID { return fileID{m.Inode, m.Major, m.Minor} }
 func (y *symbols) open(m *proc.Mapping) (codeText, bool) {
 	i := slices.IndexFunc(y.files, func(f *codeFile) bool { return f.id == idOf(m) })
 	if i < 0 {
-		f := &codeFile{path: m.Path, id: idOf(m)}
+		f := &codeFile{path: m.Path, root: proc.Path(y.pid, "root"), id: idOf(m)}
 		if err := f.open(y.pid, m); err != nil && f.file != nil {
 			f.file.Close()
 			f.file = nil
@@ -233,6 +235,9 @@ func (y *symbols) textAt(at abi.Addr) *codeText {
 func (f *codeFile) functionAt(v image.VAddr) (image.Func, bool) {
 	if !f.tried && f.image != nil {
 		f.tried = true
+		if separate := debuginfo.AddSymbols(f.root, f.path, f.image); separate != nil {
+			defer separate.Close()
+		}
 		f.funcs, _ = f.image.Functions() // without, addresses stay numbers
 	}
 	if f.funcs == nil {

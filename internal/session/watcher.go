@@ -117,7 +117,7 @@ func libraryFiles(short string) ([]string, error) {
 			continue
 		}
 		for _, e := range entries {
-			if name := filepath.Join(dir, e.Name()); (e.Name() == short || isLibrary(e.Name(), short)) && isELF(name) {
+			if name := filepath.Join(dir, e.Name()); (e.Name() == short || lang.IsLibrary(e.Name(), short)) && isELF(name) {
 				return []string{name}, nil
 			}
 		}
