@@ -51,6 +51,8 @@ func (x *run) helper(h *Helper) (uint64, error) {
 	case HelperStackID:
 		e := int64(errInval)
 		return uint64(e), nil // EINVAL: the interpreter has no stack of the target's
+	case asm.FnGetStack, asm.FnGetStackid:
+		return x.walkStack(h)
 	case HelperBitLength:
 		return uint64(bits.Len64(x.r[asm.R1])), nil
 	case HelperRingbufOutput:

@@ -85,7 +85,13 @@ func (s *Script) addStacks(sizes map[int]bool) {
 
 // Stacks reports whether a program asks for stacks.
 func (s *Script) Stacks() bool {
-	return slices.ContainsFunc(s.Maps, func(m Map) bool { return m.Spec.Kind == abi.StackTrace })
+	return slices.ContainsFunc(s.Maps, func(m Map) bool { return m.Spec.Kind == abi.StackTrace }) ||
+		slices.ContainsFunc(s.Probes, func(p Probe) bool { return p.Prog != nil && callsGetStack(p.Prog) })
+}
+
+// callsGetStack reports whether a program, which need not be a script's, takes stacks without a map.
+func callsGetStack(p *bpf.Program) bool {
+	return slices.ContainsFunc(p.Insns, func(in asm.Instruction) bool { return in.IsBuiltinCall() && in.Constant == int64(asm.FnGetStack) })
 }
 
 // isStack reports whether an expression is a stack that is asked for.

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"slices"
 
+	"trapless/internal/abi"
 	"trapless/internal/arena"
 	"trapless/internal/bpf"
 	"trapless/internal/lang"
@@ -20,7 +21,7 @@ type known map[string][]uint64
 // pull brings what members have assigned or deleted since the last time.
 func (s *Session) pull() {
 	for i := range s.config.Script.Maps {
-		if s.config.Script.Maps[i].Agg != lang.Plain {
+		if !s.shares(i) {
 			continue
 		}
 		for _, m := range s.members {
@@ -28,6 +29,13 @@ func (s *Session) pull() {
 		}
 	}
 	s.push()
+}
+
+// shares reports whether all members are to see the entries of a map. What threads
+// keep for themselves stays with them.
+func (s *Session) shares(i int) bool {
+	m := &s.config.Script.Maps[i]
+	return m.Agg == lang.Plain && m.Spec.Kind != abi.PerThread
 }
 
 func (s *Session) pullFrom(m *Session, i int) {
@@ -90,7 +98,7 @@ func (s *Session) addedMaps() []bool {
 // push brings what the session's own arena holds to the members.
 func (s *Session) push() {
 	for i := range s.config.Script.Maps {
-		if s.config.Script.Maps[i].Agg != lang.Plain {
+		if !s.shares(i) {
 			continue
 		}
 		own := s.arena.Entries(i)

@@ -30,6 +30,8 @@ const (
 	startIP   = -88
 	wantHash  = -96
 	walkID    = -104
+	walkLimit = -112 // how many frames there may be
+	stackSize = -120 // of the memory for the frames, in bytes
 )
 
 // StackID is HelperStackID for a map of stacks: (stack pointer, frame pointer, address) the number of the stack.
@@ -40,7 +42,31 @@ const (
 func StackID(ml *abi.MapLayout, l *abi.Layout, arena abi.Addr) *bpf.Program {
 	c := &code{ml: ml, arena: arena}
 	c.add(asm.StoreMem(asm.R10, startSP, asm.R1, asm.DWord), asm.StoreMem(asm.R10, startBP, asm.R2, asm.DWord), asm.StoreMem(asm.R10, startIP, asm.R3, asm.DWord),
-		asm.Mov.Imm(asm.R0, 0), asm.StoreMem(asm.R10, walkInto, asm.R0, asm.DWord))
+		asm.Mov.Imm(asm.R0, 0), asm.StoreMem(asm.R10, walkInto, asm.R0, asm.DWord),
+		asm.Mov.Imm(asm.R0, int32(ml.ValueSize/8)), asm.StoreMem(asm.R10, walkLimit, asm.R0, asm.DWord))
+	c.walk(l)
+	c.enterStack()
+	return c.program("stack_id")
+}
+
+// GetStack is get_stack: (stack pointer, frame pointer, address, where to, size) how many bytes the addresses of
+// the stack's frames have there, the innermost first. Zeros fill the rest.
+func GetStack(l *abi.Layout, arena abi.Addr) *bpf.Program {
+	c := &code{ml: &abi.MapLayout{}, arena: arena}
+	c.add(asm.StoreMem(asm.R10, startSP, asm.R1, asm.DWord), asm.StoreMem(asm.R10, startBP, asm.R2, asm.DWord), asm.StoreMem(asm.R10, startIP, asm.R3, asm.DWord),
+		asm.StoreMem(asm.R10, walkInto, asm.R4, asm.DWord), asm.Mov.Reg32(asm.R5, asm.R5), asm.StoreMem(asm.R10, stackSize, asm.R5, asm.DWord),
+		asm.Mov.Imm(asm.R0, 0), asm.StoreMem(asm.R10, walkCount, asm.R0, asm.DWord),
+		asm.RSh.Imm(asm.R5, 3), asm.StoreMem(asm.R10, walkLimit, asm.R5, asm.DWord), asm.JEq.Imm(asm.R5, 0, "done"))
+	c.walk(l)
+	c.bind("done")
+	c.add(asm.LoadMem(asm.R0, asm.R10, walkCount, asm.DWord), asm.LSh.Imm(asm.R0, 3), asm.LoadMem(dest, asm.R10, walkInto, asm.DWord), asm.Add.Reg(dest, asm.R0),
+		asm.LoadMem(left, asm.R10, stackSize, asm.DWord), asm.Sub.Reg(left, asm.R0))
+	c.clearLeft()
+	return c.named("get_stack")
+}
+
+// walk walks the stack from the registers at startSP on, and goes on at "done".
+func (c *code) walk(l *abi.Layout) {
 	c.bind("walk")
 	c.add(asm.LoadMem(walkSP, asm.R10, startSP, asm.DWord), asm.LoadMem(walkBP, asm.R10, startBP, asm.DWord), asm.LoadMem(walkIP, asm.R10, startIP, asm.DWord),
 		asm.Mov.Imm(asm.R0, 0), asm.StoreMem(asm.R10, walkCount, asm.R0, asm.DWord),
@@ -50,8 +76,6 @@ func StackID(ml *abi.MapLayout, l *abi.Layout, arena abi.Addr) *bpf.Program {
 	c.findRule(l)
 	c.follow()
 	c.callerOfFrame()
-	c.enterStack()
-	return c.program("stack_id")
 }
 
 // frame takes a frame down, and goes on at "done" when there are enough.
@@ -63,7 +87,8 @@ func (c *code) frame() {
 		asm.LoadMem(asm.R1, asm.R10, walkCount, asm.DWord), asm.LoadMem(asm.R2, asm.R10, walkInto, asm.DWord), asm.JEq.Imm(asm.R2, 0, "counted"),
 		asm.Mov.Reg(asm.R0, asm.R1), asm.LSh.Imm(asm.R0, 3), asm.Add.Reg(asm.R0, asm.R2), asm.StoreMem(asm.R0, 0, walkIP, asm.DWord))
 	c.bind("counted")
-	c.add(asm.Add.Imm(asm.R1, 1), asm.StoreMem(asm.R10, walkCount, asm.R1, asm.DWord), asm.JGE.Imm(asm.R1, int32(c.ml.ValueSize/8), "done"))
+	c.add(asm.Add.Imm(asm.R1, 1), asm.StoreMem(asm.R10, walkCount, asm.R1, asm.DWord), asm.LoadMem(asm.R0, asm.R10, walkLimit, asm.DWord),
+		asm.JGE.Reg(asm.R1, asm.R0, "done"))
 }
 
 // findRule finds the rule for the frame's address, by halves. Rows that the table does not have are none.

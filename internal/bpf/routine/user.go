@@ -179,11 +179,16 @@ func (c *code) stack(at int32) {
 
 const keptLow = -32
 
-// fault fills the destination with zeros and returns -EFAULT. From "clear" on it
-// clears the bytes that are left and returns r0.
+// fault fills the destination with zeros and returns -EFAULT.
 func (c *code) fault() {
 	c.bind("fault")
 	c.add(asm.LoadMem(dest, asm.R10, keptDest, asm.DWord), asm.LoadMem(left, asm.R10, keptSize, asm.DWord), asm.Mov.Reg32(left, left), asm.Mov.Imm(asm.R0, errFault))
+	c.clearLeft()
+}
+
+// clearLeft is "clear": it makes the bytes that are left of the destination zero, and
+// returns r0.
+func (c *code) clearLeft() {
 	c.bind("clear")
 	c.add(asm.Mov.Imm(asm.R1, 0))
 	c.bind("clear_word")

@@ -168,6 +168,9 @@ func (a *allocator) separate(v variable, others varSet) {
 // contextLoad returns the register that an operation reads from the context.
 // The stack pointer and the instruction pointer are computed.
 func (s *Site) contextLoad(o *op) (asm.Reg, bool) {
+	if isCall(o.in, bpfasm.FnGetStack) || isCall(o.in, bpfasm.FnGetStackid) {
+		return asm.RBP, true
+	}
 	if o.in.Kind != bpf.Load || o.val(o.in.Src).Kind != bpf.Context {
 		return asm.NoReg, false
 	}

@@ -284,6 +284,8 @@ func (g *generator) op(i int) {
 			g.mapDelete(o)
 		case bpf.HelperStackID:
 			g.stackID(o)
+		case bpfasm.FnGetStack, bpfasm.FnGetStackid:
+			g.walk(o)
 		case bpf.HelperBitLength:
 			g.bitLength()
 		case bpf.HelperExit:

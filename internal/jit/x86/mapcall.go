@@ -16,7 +16,8 @@ import (
 func isRoutine(h bpfasm.BuiltinFunc) bool {
 	switch h {
 	case bpfasm.FnMapLookupElem, bpfasm.FnMapUpdateElem, bpfasm.FnMapDeleteElem, bpfasm.FnGetSmpProcessorId, bpfasm.FnGetPrandomU32,
-		bpfasm.FnRingbufSubmit, bpfasm.FnPerfEventOutput, bpfasm.FnTracePrintk, bpfasm.FnTraceVprintk, bpf.HelperStackID:
+		bpfasm.FnRingbufSubmit, bpfasm.FnPerfEventOutput, bpfasm.FnTracePrintk, bpfasm.FnTraceVprintk, bpf.HelperStackID,
+		bpfasm.FnGetStack, bpfasm.FnGetStackid:
 		return true
 	case bpf.HelperGetCurrentPidTgid:
 		return false // the process needs none

@@ -253,6 +253,8 @@ func (u *unit) callOperands(o *op) error {
 		return u.mapOperands(o)
 	case bpf.HelperStackID:
 		return u.stackOperands(o)
+	case bpfasm.FnGetStack, bpfasm.FnGetStackid:
+		return u.walkOperands(o)
 	default:
 		return u.routineOperands(o)
 	}

@@ -98,5 +98,10 @@ func (r *routineMaker) helpers() (map[bpfasm.BuiltinFunc]compiled, error) {
 		}
 		out[h.ID] = c
 	}
+	c, err := r.compile(routine.GetStack(r.env.Layout, r.env.Arena), 5)
+	if err != nil {
+		return nil, err
+	}
+	out[bpfasm.FnGetStack] = c
 	return out, nil
 }

@@ -1,6 +1,8 @@
 package x86
 
 import (
+	bpfasm "github.com/cilium/ebpf/asm"
+
 	"trapless/internal/bpf"
 	"trapless/internal/bpf/routine"
 )
@@ -23,8 +25,9 @@ func Syscalls(p *bpf.Verified, env *Env) map[string][]routine.Call {
 				add(&h)
 			}
 		case in.Kind != bpf.CallHelper:
-		case in.Helper() == bpf.HelperStackID:
-			calls["stack_id"] = routine.Ask
+		case in.Helper() == bpf.HelperStackID, in.Helper() == bpfasm.FnGetStack, in.Helper() == bpfasm.FnGetStackid:
+			named, _ := bpf.LookupHelper(in.Helper())
+			calls[named.Name] = routine.Ask
 		case in.Helper() == bpf.HelperGetCurrentPidTgid && (env.ThreadID != 0 || shiftsTid(&p.Code().Insns[i+1])):
 		default:
 			add(routine.LookupHelper(in.Helper()))
