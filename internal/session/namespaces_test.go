@@ -13,7 +13,6 @@ import (
 	"testing"
 	"time"
 
-	"trapless/internal/arena"
 	"trapless/internal/inject"
 	"trapless/internal/lang"
 	"trapless/internal/testkit"
@@ -26,7 +25,7 @@ const holdVar = "TRAPLESS_TEST_HOLD"
 func hold(pid int) {
 	script, err := lang.Compile(os.Getenv(scriptVar), "test", lang.Options{})
 	if err == nil {
-		_, err = Attach(context.Background(), pid, Config{Script: script, Sink: &recorder{maps: map[string][]arena.Entry{}}, Warn: func(string, ...any) {}})
+		_, err = Attach(context.Background(), pid, Config{Script: script, Sink: &recorder{}, Warn: func(string, ...any) {}})
 	}
 	if err != nil {
 		fmt.Println("failed:", err)

@@ -15,7 +15,6 @@ import (
 	"testing"
 	"time"
 
-	"trapless/internal/arena"
 	"trapless/internal/inject"
 	"trapless/internal/lang"
 	"trapless/internal/proc"
@@ -127,7 +126,7 @@ func tryAttach(t testing.TB, pid int, src string) (*Session, *recorder, error) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := &recorder{maps: map[string][]arena.Entry{}}
+	r := &recorder{}
 	c := Config{Script: script, Sink: r, Warn: t.Logf}
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
@@ -166,7 +165,7 @@ func traceForever(pid int) {
 	}
 	fmt.Println("started")
 	for {
-		c := Config{Script: script, Sink: &recorder{maps: map[string][]arena.Entry{}}, Warn: func(string, ...any) {}}
+		c := Config{Script: script, Sink: &recorder{}, Warn: func(string, ...any) {}}
 		s, err := Attach(context.Background(), pid, c)
 		if err != nil {
 			fail(err)

@@ -29,6 +29,9 @@ func (r *recorder) Printf(_ *lang.Action, values []lang.Value) error {
 }
 
 func (r *recorder) PrintMap(m *lang.Map, entries []arena.Entry, _, _ uint32) error {
+	if r.maps == nil {
+		r.maps, r.keys = map[string][]arena.Entry{}, map[string][][]lang.Value{}
+	}
 	r.maps[m.Name] = entries
 	for _, e := range entries {
 		r.keys[m.Name] = append(r.keys[m.Name], m.KeyParts(e.Key))
@@ -44,7 +47,7 @@ func config(t *testing.T, src string) (Config, *recorder) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := &recorder{t: t, maps: map[string][]arena.Entry{}, keys: map[string][][]lang.Value{}}
+	r := &recorder{t: t}
 	return Config{Script: script, Sink: r, Warn: t.Logf, Log: t.Logf}, r
 }
 

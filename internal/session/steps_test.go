@@ -12,7 +12,6 @@ import (
 	"testing"
 	"time"
 
-	"trapless/internal/arena"
 	"trapless/internal/lang"
 	"trapless/internal/ptrace"
 	"trapless/internal/testkit"
@@ -46,7 +45,7 @@ func wholeLife(pid int) error {
 		return err
 	}
 	ctx := context.Background()
-	s, err := Attach(ctx, pid, Config{Script: script, Sink: &recorder{maps: map[string][]arena.Entry{}}, Warn: func(string, ...any) {}})
+	s, err := Attach(ctx, pid, Config{Script: script, Sink: &recorder{}, Warn: func(string, ...any) {}})
 	if err != nil {
 		return err
 	}
