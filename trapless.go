@@ -145,6 +145,12 @@ type Options struct {
 	// such a program depends on this process: it dies with it, and waits if this
 	// process is stopped.
 	Hold bool
+	// Follow probes the processes that the process makes, from their first
+	// instruction, and the programs that they become, where the script's patterns
+	// match, before main; the maps are those of all together. The tracer stays attached
+	// meanwhile: signals are delivered some tenths of a millisecond later, and no
+	// debugger can attach. The probes that are changed at run time are the process's own.
+	Follow bool
 }
 
 // Session is a script at work on a process. Run and Close are called by one
@@ -243,7 +249,7 @@ func beside(path string, argv []string, s *Script, o Options) (*Session, error) 
 }
 
 func (o Options) config(s *Script) session.Config {
-	c := session.Config{Script: s.compiled, Warn: o.Warn, Log: o.Log, Breakpoints: o.Breakpoints, Hold: o.Hold, Unsafe: o.Unsafe}
+	c := session.Config{Script: s.compiled, Warn: o.Warn, Log: o.Log, Breakpoints: o.Breakpoints, Hold: o.Hold, Follow: o.Follow, Unsafe: o.Unsafe}
 	out := o.Output
 	if out == nil {
 		out = io.Discard

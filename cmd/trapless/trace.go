@@ -76,7 +76,7 @@ func (f *traceFlags) trace(ctx context.Context, script *trapless.Script) error {
 	if err != nil {
 		return err
 	}
-	o := trapless.Options{Output: out, Errors: os.Stderr, JSON: f.format == "json", Warn: warn, Breakpoints: f.breaks, Hold: f.hold, Unsafe: f.unsafe, NoWarnings: f.noWarnings}
+	o := trapless.Options{Output: out, Errors: os.Stderr, JSON: f.format == "json", Warn: warn, Breakpoints: f.breaks, Hold: f.hold, Follow: f.follow, Unsafe: f.unsafe, NoWarnings: f.noWarnings}
 	if f.noWarnings {
 		o.Warn = nil
 	}

@@ -34,6 +34,7 @@ type traceFlags struct {
 	unsafe     bool
 	breaks     bool
 	hold       bool
+	follow     bool
 	list       bool
 	info       bool
 	version    bool
@@ -73,6 +74,7 @@ func (f *traceFlags) register(c *cobra.Command) {
 	fl.StringVar(&f.filter, "probe-filter", "", "run only probes whose name fits this regular expression")
 	fl.BoolVar(&f.breaks, "breakpoints", false, "allow a breakpoint where no jump is possible; it kills a thread that blocks SIGTRAP")
 	fl.BoolVar(&f.hold, "hold", false, "without -p and -c: hold programs in execve until they are probed, so that no call is missed; until then they die with the tracer")
+	fl.BoolVar(&f.follow, "follow", false, "probe the processes that it makes, too, and the programs that they become")
 	fl.BoolVar(&f.usdtFile, "usdt-file-activation", false, "has no effect: semaphores are always raised by file")
 	for _, name := range []string{"no-feature", "traceable-functions", "dwarf-pid"} {
 		fl.StringVar(&f.ignored, name, "", "has no effect, for bpftrace's sake")

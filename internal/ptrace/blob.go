@@ -35,7 +35,8 @@ func AddrArg(a abi.Addr) Arg { return Arg{argConst, uint64(a)} }
 type Blob struct {
 	calls []sysCall
 	data  [][]byte
-	stays bool // the code does not return: the tracer fetches the thread
+	stays bool   // the code does not return: the tracer fetches the thread
+	pause uint64 // how many pauses it makes before it returns
 }
 
 type sysCall struct {
@@ -204,7 +205,7 @@ func (b *Blob) compileCalls(at, mailbox abi.Addr, run uint64, first, end int, kn
 	if b.stays {
 		emitStay(a)
 	} else {
-		emitLinger(a)
+		emitLinger(a, b.pause)
 		emitReturn(a, allRegs, then)
 	}
 	for i := range data {
@@ -222,12 +223,16 @@ func (b *Blob) compileCalls(at, mailbox abi.Addr, run uint64, first, end int, kn
 // millisecond or so. Tests set it to 0 to see code return by itself.
 var lingers uint64 = 4096
 
+// staysBorn is lingers for a newborn process, which shall not run before it is
+// probed, but must run if the tracer dies: some tenths of a second.
+const staysBorn = 8 << 20
+
 // emitLinger lets the thread wait a moment, so that a living tracer can stop it
 // in here and give it back the registers that it had, restart and all, before it
 // has done anything else. It changes rcx.
-func emitLinger(a *x86.Asm) {
+func emitLinger(a *x86.Asm, pauses uint64) {
 	loop, out := a.NewLabel(), a.NewLabel()
-	a.MovRI(x86.RCX, lingers)
+	a.MovRI(x86.RCX, pauses)
 	a.Bind(loop)
 	a.Jrcxz(out)
 	a.Pause()

@@ -106,6 +106,9 @@ func (t *Tracer) handleStray(tid int, ws unix.WaitStatus) {
 			g.adopt(pid, tid).stopped(ws)
 			return
 		}
+		if t.bear(tid, ws) {
+			return
+		}
 	}
 	sig := 0
 	if eventOf(ws) == 0 {
@@ -131,15 +134,11 @@ func (t *Tracer) owner(tid int) (*Group, int) {
 	}
 	for g := range t.groups {
 		for _, th := range g.threads {
-			same, err := unix.SameMemory(th.TID, tid)
-			if err != nil {
-				continue // that one is dying; ask another
-			}
-			if same {
+			// One that is dying has no memory any more; ask the others.
+			if same, err := unix.SameMemory(th.TID, tid); err == nil && same {
 				g.procs[st.Tgid] = true
 				return g, st.Tgid
 			}
-			break
 		}
 	}
 	return nil, 0
@@ -163,8 +162,8 @@ func (th *Thread) stopped(ws unix.WaitStatus) {
 		// At once, so that it holds even if the tracer dies before it resumes
 		// the thread.
 		th.mend()
-	case unix.EventClone, unix.EventFork:
-		th.madeChild()
+	case unix.EventClone, unix.EventFork, unix.EventVfork:
+		th.madeChild(eventOf(ws) == unix.EventVfork)
 		return
 	case unix.EventExec:
 		th.execed()
@@ -179,6 +178,8 @@ func (th *Thread) settle() {
 	switch {
 	case th.g.mode == modeDetach || th.g.mode == modeDetached:
 		th.detach()
+	case th.vfork:
+		th.resume()
 	case th.watched:
 	case th.g.mode == modeRun && !th.hold:
 		th.resume()
@@ -193,15 +194,23 @@ func (th *Thread) settle() {
 // madeChild: the thread is inside the call that makes a thread or a child. It
 // is no place to keep it, since its registers are not those of user space yet;
 // so it is sent on, to stop again before it returns.
-func (th *Thread) madeChild() {
+func (th *Thread) madeChild(vfork bool) {
 	t := th.g.t
 	msg, err := unix.PtraceEventMsg(th.TID)
 	if child := int(msg); err == nil && child != 0 && t.threads[child] == nil {
 		if g, pid := t.owner(child); g != nil {
 			g.adopt(pid, child)
 		} else if st, err := proc.ReadStatus(child, child); err == nil && st.TracerPid == t.tid {
-			t.strays[child] = true // else its own stop was seen before this one
+			if !t.follow {
+				t.strays[child] = true // else its own stop was seen before this one
+			}
 			th.g.childLeft(child)
+		}
+	}
+	if child := t.threads[int(msg)]; vfork && child != nil && child.g == th.g {
+		child.vfork = true
+		if child.state == stateStopped {
+			child.settle()
 		}
 	}
 	th.kind = Interrupted
@@ -232,8 +241,13 @@ func (th *Thread) execed() {
 	}
 	delete(g.procs, th.PID)
 	th.kind = Interrupted
-	_ = unix.PtraceDetach(th.TID, 0)
-	th.drop()
+	if g.t.follow {
+		th.drop()
+		g.t.rebear(th.PID)
+	} else {
+		_ = unix.PtraceDetach(th.TID, 0)
+		th.drop()
+	}
 	if th.PID == g.PID {
 		g.end(refuse(g.PID, ReasonExec, "it replaced itself by execve"))
 	} else {

@@ -349,7 +349,7 @@ func (g *Group) callOnce(ctx context.Context, c *oneCall) error {
 	defer p.th.unhold()
 	entry, then := p.orig, p.then()
 	changed := setCall(&entry, c)
-	code, err := returnCode(c.room.Start, changed, &then, g.dependent())
+	code, err := returnCode(c.room.Start, changed, &then, g.dependent(), g.newborn)
 	if err != nil {
 		return err
 	}
@@ -416,13 +416,17 @@ func setCall(r *Regs, c *oneCall) []x86.Reg {
 	return changed
 }
 
-// returnCode is the code of stage 0: syscall, restore, jump. At most 99 bytes.
-func returnCode(at abi.Addr, changed []x86.Reg, then *Regs, stays bool) ([]byte, error) {
+// returnCode is the code of stage 0: syscall, restore, jump. At most 99 bytes, and 15
+// more in a newborn process.
+func returnCode(at abi.Addr, changed []x86.Reg, then *Regs, stays, newborn bool) ([]byte, error) {
 	a := x86.New(at)
 	a.Syscall()
 	if stays {
 		emitStay(a)
 	} else {
+		if newborn {
+			emitLinger(a, staysBorn)
+		}
 		emitReturn(a, changed, then)
 	}
 	code, err := a.Bytes()

@@ -42,6 +42,7 @@ type Group struct {
 	vforking  bool  // a process that shares the memory was left alone as a vfork child
 	home      *home
 	launching *launching
+	newborn   bool // it has not run since it was born
 	vdso      abi.Range
 
 	heldSince time.Time
@@ -66,7 +67,7 @@ func (t *Tracer) Seize(ctx context.Context, pid int) (*Group, error) {
 }
 
 func (t *Tracer) newGroup(pid int) *Group {
-	return &Group{PID: pid, t: t, options: seizeOptions, maxPause: defaultMaxPause,
+	return &Group{PID: pid, t: t, options: t.options(), maxPause: defaultMaxPause,
 		threads: map[int]*Thread{}, procs: map[int]bool{}}
 }
 
@@ -353,6 +354,25 @@ func (g *Group) Close() error {
 	})
 }
 
+// Ended reports whether there is no process of the group any more, or it runs another
+// program.
+func (g *Group) Ended() bool {
+	ended := false
+	_ = g.t.do(func() error {
+		g.t.pump()
+		ended = g.over != nil || len(g.threads) == 0
+		return nil
+	})
+	return ended
+}
+
+// Attached reports whether the group is attached.
+func (g *Group) Attached() bool {
+	attached := false
+	_ = g.t.do(func() error { attached = g.mode == modeRun || g.mode == modeHold; return nil })
+	return attached
+}
+
 // Held reports whether the group is stopped: by Stop, or because Launch left it so.
 func (g *Group) Held() bool {
 	held := false
@@ -407,7 +427,7 @@ func (g *Group) Detach(ctx context.Context) error {
 }
 
 func (g *Group) startDetach() {
-	g.mode = modeDetach
+	g.mode, g.newborn = modeDetach, false
 	for _, th := range g.threads {
 		th.hold = false
 		if th.state == stateStopped {

@@ -113,7 +113,7 @@ func (t *Tracer) forkStopped(c *Command) (int, error) {
 }
 
 func (g *Group) runToEntry(ctx context.Context) error {
-	g.options = seizeOptions | unix.OptExitKill
+	g.options |= unix.OptExitKill
 	if err := g.seize(ctx); err != nil {
 		return err
 	}
@@ -217,7 +217,7 @@ func (g *Group) awaitThreadPointer(ctx context.Context, th *Thread) error {
 
 // awaitStop waits for the next stop of a thread that is watched.
 func (g *Group) awaitStop(ctx context.Context, th *Thread) error {
-	for {
+	for nap := minNap; ; nap = min(2*nap, maxNap) {
 		g.t.pump()
 		switch {
 		case g.over != nil || th.state == stateGone:
@@ -227,7 +227,7 @@ func (g *Group) awaitStop(ctx context.Context, th *Thread) error {
 		case th.state == stateStopped:
 			return nil
 		}
-		unix.Nap(maxNap)
+		unix.Nap(nap)
 	}
 }
 
@@ -306,17 +306,18 @@ func (g *Group) childLeft(pid int) {
 
 // dependent reports whether the program was launched and not let go yet: it dies
 // with us.
-func (g *Group) dependent() bool { return g.options != seizeOptions }
+func (g *Group) dependent() bool { return g.options&unix.OptExitKill != 0 }
 
 // dropExitKill makes a launched program independent of us.
 func (g *Group) dropExitKill() {
+	g.newborn = false
 	if !g.dependent() {
 		return
 	}
-	g.options = seizeOptions
+	g.options &^= unix.OptExitKill
 	for _, th := range g.threads {
 		if th.state == stateStopped {
-			_ = unix.PtraceSetOptions(th.TID, seizeOptions)
+			_ = unix.PtraceSetOptions(th.TID, g.options)
 		}
 	}
 }

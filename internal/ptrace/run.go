@@ -86,7 +86,10 @@ func (g *Group) run(ctx context.Context, b *Blob) ([]uint64, error) {
 	if len(b.calls) > maxCalls {
 		panic("BUG: a blob of too many calls")
 	}
-	b.stays = g.dependent()
+	b.stays, b.pause = g.dependent(), lingers
+	if g.newborn {
+		b.pause = staysBorn
+	}
 	results := make([]uint64, len(b.calls))
 	for i := range results {
 		results[i] = notRun

@@ -159,7 +159,7 @@ func (g *Group) catchUp() (int, error) {
 
 func (g *Group) interruptAll() {
 	for _, th := range g.threads {
-		if th.state != stateStopped {
+		if th.state != stateStopped && !th.vfork {
 			th.interrupt()
 		}
 	}
@@ -211,7 +211,7 @@ func (g *Group) pollRunning() (left []*Thread, progress bool) {
 		if th.poll() {
 			progress = true
 		}
-		if th.state == stateRunning {
+		if th.state == stateRunning && !(th.vfork && g.mode == modeHold) {
 			left = append(left, th)
 		}
 	}

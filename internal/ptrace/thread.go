@@ -52,6 +52,7 @@ type Thread struct {
 	kind      StopKind
 	sig       int   // the signal to be delivered (Signal) or that stopped it (GroupStop)
 	hold      bool  // keep it stopped although its group runs
+	vfork     bool  // a thread of the group waits for it in vfork(2), and cannot stop before it is gone
 	watched   bool  // whoever holds it looks at its signals first
 	asked     bool  // PTRACE_INTERRUPT was sent and no stop seen since
 	afterStop bool  // it comes out of a group-stop: the kernel's own EINTR rules apply

@@ -27,6 +27,10 @@ type Tracer struct {
 	strays  map[int]bool             // attached by the kernel, to be let go at the first stop
 	groups  map[*Group]struct{}      // with threads attached
 	exits   map[int]*unix.WaitStatus // of children made by Launch, nil while they run
+	follow  bool                     // what followed processes make and become is kept
+	born    []Newborn                // that nobody has asked for yet
+
+	births chan struct{} // has something when born may have
 }
 
 type call struct {
@@ -56,6 +60,7 @@ func Start() (*Tracer, error) {
 		strays:  map[int]bool{},
 		groups:  map[*Group]struct{}{},
 		exits:   map[int]*unix.WaitStatus{},
+		births:  make(chan struct{}, 1),
 	}
 	ready := make(chan struct{})
 	go t.main(ready)

@@ -184,7 +184,7 @@ func (s *Session) Arm(ctx context.Context, on bool) error {
 	if err := s.atWork(); err != nil {
 		return err
 	}
-	return s.attached(ctx, func(then func() error) error { return s.registry.arm(ctx, on, then) })
+	return s.attached(ctx, func(ctx context.Context, then func() error) error { return s.registry.arm(ctx, on, then) })
 }
 
 // Armed reports whether the sites are patched, and whether by jumps (see Arm and
@@ -247,20 +247,20 @@ func (s *Session) find(ids []int) ([]*Probe, error) {
 
 // apply makes the target what the registry wants.
 func (s *Session) apply(ctx context.Context) error {
-	err := s.attached(ctx, func(then func() error) error { return s.registry.apply(ctx, then) })
+	err := s.attached(ctx, s.registry.apply)
 	s.refused, s.sites = s.registry.refused(), s.registry.inPlace()
 	return err
 }
 
 // attached runs f on the attached target. f lets the target go by then.
-func (s *Session) attached(ctx context.Context, f func(then func() error) error) error {
+func (s *Session) attached(ctx context.Context, f func(ctx context.Context, then func() error) error) error {
 	ctx, cancel := context.WithTimeout(ctx, s.timeout())
 	defer cancel()
-	if err := s.group.Seize(ctx); err != nil {
+	if err := s.reach(ctx); err != nil {
 		return err
 	}
-	err := f(func() error { return s.group.Detach(ctx) })
-	if derr := s.group.Detach(ctx); derr != nil && !gone(derr) {
+	err := f(ctx, func() error { return s.letGo(ctx) })
+	if derr := s.letGo(ctx); derr != nil && !gone(derr) {
 		err = errors.Join(err, derr)
 	}
 	s.notePauses()

@@ -47,7 +47,7 @@ func TestIndirectCallsAreCounted(t *testing.T) {
 // indirectCalls are those in the program that a window ends at.
 func indirectCalls(t *testing.T, pid int) []image.VAddr {
 	t.Helper()
-	ms, err := readModules(pid)
+	ms, err := readModules(pid, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -28,7 +28,8 @@ import (
 
 // company is what a session and its members know of each other.
 type company struct {
-	fleet   *watcher        // of a session that has members
+	fleet   *watcher        // of a session on all processes
+	family  *family         // of a session that follows
 	members []*Session      // their own locks are taken while that of the session is held
 	past    [][]arena.Entry // what members that are gone have counted, by map
 	losses  arena.Losses    // and lost
@@ -38,6 +39,9 @@ type company struct {
 	known  []known  // what the member and its parent had in common, by map
 	pace   *poller  // of a member
 }
+
+// gathers reports whether the session may have members.
+func (c *company) gathers() bool { return c.fleet != nil || c.family != nil }
 
 // arrivals are the processes that wait in execve; nil if nobody does.
 func (c *company) arrivals() <-chan arrival {
@@ -71,6 +75,7 @@ func (s *Session) allLosses() arena.Losses {
 
 // Everywhere starts a session on all processes that have the script's files mapped.
 func Everywhere(ctx context.Context, c Config) (*Session, error) {
+	c.Follow = false // who has the files mapped is found anyway
 	w, err := newWatcher(&c)
 	if err != nil {
 		return nil, err
@@ -174,6 +179,9 @@ func (s *Session) lookAtMembers(now time.Time) {
 	for _, m := range ended {
 		s.dismiss(m)
 	}
+	if s.fleet == nil {
+		return
+	}
 	for _, pid := range s.fleet.started(now) {
 		s.recruit(context.Background(), pid)
 	}
@@ -208,14 +216,19 @@ func (s *Session) dismiss(m *Session) {
 	}
 }
 
-// drainMembers handles the events of all members in one order.
+// drainMembers handles the events of all members, and of a target of the session's
+// own, in one order.
 func (s *Session) drainMembers(all bool) {
 	type event struct {
 		of *Session
 		r  arena.Record
 	}
 	var events []event
-	for _, m := range s.members {
+	from := s.members
+	if s.family != nil {
+		from = append([]*Session{s}, from...)
+	}
+	for _, m := range from {
 		for _, r := range m.arena.Drain(all) {
 			events = append(events, event{m, r})
 		}
@@ -237,7 +250,7 @@ func (s *Session) drainMembers(all bool) {
 // all are the entries of a map that is an aggregation, over all arenas.
 func (s *Session) all(i int) []arena.Entry {
 	own := s.arena.Entries(i)
-	if s.fleet == nil {
+	if !s.gathers() {
 		return own
 	}
 	lists := [][]arena.Entry{own, s.past[i]}
@@ -279,7 +292,7 @@ func (s *Session) resetMax(i int) {
 	for _, m := range s.members {
 		m.arena.ResetMax(i)
 	}
-	if w := s.config.Script.Maps[i].Spec.MaxWord; w != 0 && s.fleet != nil {
+	if w := s.config.Script.Maps[i].Spec.MaxWord; w != 0 && s.gathers() {
 		for _, e := range s.past[i] {
 			e.Value[w] = 0
 		}

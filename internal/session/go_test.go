@@ -159,7 +159,7 @@ func TestGoTraits(t *testing.T) {
 		{"goload.go", testkit.OldGo, true}, {"gocgo.go", testkit.CGO, false}, {"gocgo.go", testkit.CGOStatic, false},
 	} {
 		p := testkit.Start(t, testkit.CompileGo(t, row.source, row.build), "quiet")
-		ms, err := readModules(p.Pid)
+		ms, err := readModules(p.Pid, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -354,7 +354,7 @@ func TestGoEveryInstruction(t *testing.T) {
 // everyInstruction is a probe at each instruction of the functions that patterns name.
 func everyInstruction(t *testing.T, pid int, patterns ...string) string {
 	t.Helper()
-	ms, err := readModules(pid)
+	ms, err := readModules(pid, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

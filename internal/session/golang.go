@@ -82,7 +82,7 @@ func (ms *modules) anyGo() bool {
 // awaitGo lets a Go program that was launched run until its runtime system has put its signal handlers in
 // place, which would take the place of ours, and is about to run the program's first function.
 func (s *Session) awaitGo(ctx context.Context) error {
-	ms, err := readModules(s.PID)
+	ms, err := readModules(s.PID, nil)
 	if err != nil {
 		return err
 	}

@@ -193,7 +193,7 @@ func (r *registry) comeBack(m *proc.Mapping) (*module, error) {
 				delete(r.units, siteKey{mod, u.fn.Start})
 				delete(r.dirty, u)
 			}
-			return nil, mod.file.Close()
+			return nil, mod.close()
 		}
 		if err := mod.mappedAt(m); err != nil {
 			return nil, err

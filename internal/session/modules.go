@@ -32,6 +32,7 @@ type module struct {
 	stat   os.FileInfo        // as it was read
 	start  abi.Addr           // of the text's mapping
 	text   inject.Text        // that mapping
+	cached bool               // the file belongs to a cache
 	gone   bool               // it is not mapped at the moment
 	before map[abi.Addr]*unit // by where the next function starts: the one before it
 }
@@ -40,28 +41,38 @@ type module struct {
 type modules struct {
 	pid    int
 	maps   proc.Maps
+	images *imageCache          // nil unless the files are read for several processes
 	loaded map[abi.Addr]*module // by the start of the text mapping
 	gone   []*module            // that were loaded once
 	known  map[mapped]bool      // mappings that were there when it was looked last
 }
 
-func readModules(pid int) (*modules, error) {
+// readModules reads which files a process has mapped. images may be nil.
+func readModules(pid int, images *imageCache) (*modules, error) {
 	maps, err := proc.ReadMaps(pid)
 	if err != nil {
 		return nil, err
 	}
-	ms := &modules{pid: pid, maps: maps, loaded: map[abi.Addr]*module{}}
+	ms := &modules{pid: pid, maps: maps, images: images, loaded: map[abi.Addr]*module{}}
 	ms.noteTexts()
 	return ms, nil
 }
 
 func (ms *modules) Close() {
 	for _, m := range ms.loaded {
-		m.file.Close()
+		_ = m.close()
 	}
 	for _, m := range ms.gone {
-		m.file.Close()
+		_ = m.close()
 	}
+}
+
+// close closes the file.
+func (mod *module) close() error {
+	if mod.cached {
+		return nil
+	}
+	return mod.file.Close()
 }
 
 // texts are the first executable mappings of each mapped file.
@@ -242,18 +253,21 @@ func (ms *modules) load(m *proc.Mapping) (*module, error) {
 		return nil, err
 	}
 	mod := &module{path: m.Path, file: f}
-	if err := mod.read(ms.pid, m); err != nil {
-		f.Close()
+	if err := mod.read(ms.pid, m, ms.images); err != nil {
+		_ = mod.close() // it was open for reading
 		return nil, fmt.Errorf("%s: %w", m.Path, err)
 	}
 	ms.loaded[m.Start] = mod
 	return mod, nil
 }
 
-func (mod *module) read(pid int, m *proc.Mapping) error {
+func (mod *module) read(pid int, m *proc.Mapping, images *imageCache) error {
 	st, err := mod.file.Stat()
 	if err != nil {
 		return err
+	}
+	if images.load(mod, m, st) {
+		return mod.mappedAt(m)
 	}
 	mod.stat = st
 	if mod.image, err = image.New(mod.file, st.Size()); err != nil {
@@ -269,6 +283,7 @@ func (mod *module) read(pid int, m *proc.Mapping) error {
 	if mod.funcs.GoProblem != nil {
 		return fmt.Errorf("a Go program of which it is not known what runs on goroutine stacks: %w", mod.funcs.GoProblem)
 	}
+	images.keep(mod, m)
 	return mod.mappedAt(m)
 }
 

@@ -97,7 +97,7 @@ func footprint(t *testing.T, pid int) testkit.Footprint {
 // patched reports whether the target, if it still lives, begins its function
 // with a jump.
 func patched(pid int) bool {
-	ms, err := readModules(pid)
+	ms, err := readModules(pid, nil)
 	if err != nil {
 		return false
 	}

@@ -40,6 +40,9 @@ func (s *Session) Run(ctx context.Context) (err error) {
 	s.poll(ctx)
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.family != nil {
+		s.family.end()
+	}
 	err = errors.Join(s.disarm(), s.disarmMembers()) // what was counted is printed even if that fails
 	s.drain(true)
 	if eerr := s.runKind(lang.End); eerr != nil {
@@ -85,6 +88,10 @@ func (s *Session) poll(ctx context.Context) {
 	}
 	ticker := time.NewTicker(period)
 	defer ticker.Stop()
+	var births <-chan struct{}
+	if s.family != nil {
+		births = s.tracer.Births()
+	}
 	for s.look(&p, time.Now()) {
 		select {
 		case <-ctx.Done():
@@ -94,6 +101,7 @@ func (s *Session) poll(ctx context.Context) {
 			s.welcome(ctx, a)
 			s.mu.Unlock()
 		case <-ticker.C:
+		case <-births:
 		}
 	}
 }
@@ -119,11 +127,15 @@ func (s *Session) look(p *poller, now time.Time) bool {
 		s.stopped = true
 		return false
 	}
-	if s.target != nil && !s.target.Mem().Alive() {
+	if s.family != nil {
+		s.family.look()
+	}
+	alive := s.target == nil || s.target.Mem().Alive()
+	if !alive && (s.family == nil || !s.family.lives()) {
 		s.config.Log("process %d has ended, or runs another program", s.PID)
 		return false
 	}
-	if s.fleet != nil {
+	if s.gathers() {
 		s.lookAtMembers(now)
 	}
 	s.runTimers(p.timers, now)
@@ -131,7 +143,7 @@ func (s *Session) look(p *poller, now time.Time) bool {
 		p.clock = now.Add(clockTime)
 		s.arena.Publish(s.clock, arena.ReadClock())
 	}
-	if s.fleet != nil {
+	if s.fleet != nil || !alive {
 		return !s.stopped
 	}
 	if s.target == nil {
@@ -233,11 +245,11 @@ func (s *Session) covered() bool {
 func (s *Session) attachedFor(f func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(context.Background(), coverTime)
 	defer cancel()
-	if err := s.group.Seize(ctx); err != nil {
+	if err := s.reach(ctx); err != nil {
 		return err
 	}
 	err := f(ctx)
-	err = errors.Join(err, s.group.Detach(ctx))
+	err = errors.Join(err, s.letGo(ctx))
 	s.notePauses()
 	return err
 }
@@ -301,7 +313,7 @@ func (s *Session) runOwn(i int) error {
 
 // drain handles the events that are due.
 func (s *Session) drain(all bool) {
-	if s.fleet != nil {
+	if s.gathers() {
 		s.drainMembers(all)
 		return
 	}

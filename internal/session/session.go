@@ -70,6 +70,8 @@ type Config struct {
 	RingSize uint64
 	// Contents are what maps hold before any program runs.
 	Contents []Content
+	// Follow: see family.
+	Follow bool
 }
 
 // Session is a script on a process.
@@ -194,6 +196,7 @@ func (s *Session) attachTo(ctx context.Context) error {
 	if s.tracer, err = ptrace.Start(); err != nil {
 		return errors.Join(err, s.Close())
 	}
+	s.tracer.Follow(s.config.Follow)
 	ctx, cancel := context.WithTimeout(ctx, s.timeout())
 	defer cancel()
 	if s.group, err = s.tracer.Seize(ctx, s.PID); err != nil {
@@ -214,6 +217,7 @@ func Launch(ctx context.Context, cmd *ptrace.Command, c Config) (*Session, error
 	if s.tracer, err = ptrace.Start(); err != nil {
 		return nil, err
 	}
+	s.tracer.Follow(c.Follow)
 	within, cancel := context.WithTimeout(ctx, s.timeout())
 	defer cancel()
 	if s.group, err = s.tracer.Launch(within, cmd); err != nil {
@@ -243,7 +247,14 @@ func (s *Session) kill() {
 
 // plan registers the script's probes and plans their windows from files alone.
 func (s *Session) plan() error {
-	ms, err := readModules(s.PID)
+	var images *imageCache
+	if s.config.Follow && s.parent == nil {
+		s.follow()
+	}
+	if f := s.kin(); f != nil {
+		images = f.images
+	}
+	ms, err := readModules(s.PID, images)
 	if err != nil {
 		return err
 	}
@@ -271,6 +282,17 @@ func (s *Session) plan() error {
 	return s.checkRefusals(s.registry.windows())
 }
 
+// meant is an attach point as it stands for the first process of a family: one
+// without a path means that one's program.
+func (s *Session) meant(a *lang.AttachPoint) *lang.AttachPoint {
+	if s.parent == nil || s.parent.family == nil || a.Path != "" {
+		return a
+	}
+	first := *a
+	first.Path = s.parent.family.exe
+	return &first
+}
+
 // patterns are those of the script.
 func (s *Session) patterns() []*pattern {
 	var all []*pattern
@@ -278,7 +300,7 @@ func (s *Session) patterns() []*pattern {
 		p := &s.config.Script.Probes[i]
 		for k := range p.Attach {
 			if p.InTarget() {
-				all = append(all, &pattern{probe: p, attach: &p.Attach[k], program: s.programs[i], index: i})
+				all = append(all, &pattern{probe: p, attach: s.meant(&p.Attach[k]), program: s.programs[i], index: i})
 			}
 		}
 	}
@@ -333,7 +355,7 @@ func (s *Session) start(ctx context.Context) error {
 			return err
 		}
 	}
-	err = s.group.Detach(ctx)
+	err = s.letGo(ctx)
 	s.notePauses()
 	if err == nil {
 		s.config.Log("%d probes are in place", s.sites)
@@ -363,6 +385,22 @@ func (s *Session) begin() error {
 	return s.runKind(lang.Begin)
 }
 
+// letGo lets the target run: untraced, unless it is followed.
+func (s *Session) letGo(ctx context.Context) error {
+	if s.config.Follow {
+		return s.group.Resume()
+	}
+	return s.group.Detach(ctx)
+}
+
+// reach attaches to the target again after letGo.
+func (s *Session) reach(ctx context.Context) error {
+	if s.config.Follow && s.group.Attached() {
+		return nil
+	}
+	return s.group.Seize(ctx)
+}
+
 // ownFuel is the fuel of a program that runs here, where it holds up nobody.
 const ownFuel = 1 << 28
 
@@ -373,7 +411,7 @@ func (s *Session) arm(ctx context.Context) error {
 		if err := s.target.OpenGates(); err != nil {
 			return err
 		}
-		return s.group.Detach(ctx)
+		return s.letGo(ctx)
 	})
 	if err != nil {
 		return err
@@ -414,7 +452,7 @@ func (s *Session) maps() []abi.MapSpec {
 }
 
 const (
-	journalBase    = 1 << 20 // bytes; pages that are not used cost nothing
+	journalBase    = 16 << 20 // bytes, for 100,000 probes that come later; pages that are not used cost nothing
 	journalPerSite = 128
 	ringSize       = 64 << 10 // bytes for each thread
 )
@@ -468,6 +506,11 @@ func (s *Session) Close() error {
 		return nil
 	}
 	err := s.disarm()
+	if s.family != nil {
+		s.family.end()
+		err = errors.Join(err, s.closeMembers())
+		s.family.images.Close()
+	}
 	if s.target != nil {
 		err = errors.Join(err, s.target.Close())
 	}
@@ -480,7 +523,9 @@ func (s *Session) Close() error {
 		s.notePauses()
 		_ = s.group.Close() // a descriptor for reading
 	}
-	s.tracer.Close()
+	if s.parent == nil || !s.follows() {
+		s.tracer.Close()
+	}
 	s.tracer = nil
 	if s.pidfd >= 0 {
 		_ = unix.Close(s.pidfd)

@@ -14,7 +14,7 @@ import (
 // place is where the kernel finds a function of a process's program.
 func place(t *testing.T, pid int, function string) kuprobe.Place {
 	t.Helper()
-	ms, err := readModules(pid)
+	ms, err := readModules(pid, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

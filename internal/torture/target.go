@@ -34,21 +34,23 @@ type kind struct {
 	// traps: no thread blocks the trap signals for long, so that there may be
 	// breakpoints.
 	traps bool
+	// follow: sessions may follow the processes that it makes.
+	follow bool
 }
 
 // kinds are all of them.
 var kinds = []kind{
 	{name: "signals", source: "storm.c", traps: true},
 	{name: "blocked-signals", source: "signals.c"},
-	{name: "exceptions", source: "unwind.cpp", traps: true},
-	{name: "fork", source: "forker.c"},
-	{name: "exec", source: "executor.c", execs: true},
+	{name: "exceptions", source: "unwind.cpp", traps: true, follow: true},
+	{name: "fork", source: "forker.c", follow: true},
+	{name: "exec", source: "executor.c", execs: true, follow: true},
 	{name: "dlopen", source: "dl.c", library: "dl_library.c", args: []string{"30", "10"}},
 	{name: "servers", source: "servers.c"},
 	{name: "blocking", source: "blocking.c", exact: true},
 	{name: "seccomp", source: "servers.c", args: []string{"filter"}},
 	{name: "strict-seccomp", source: "states.c", args: []string{"seccomp"}}, // refused
-	{name: "threads", source: "threads.c"},
+	{name: "threads", source: "threads.c", follow: true},
 	{name: "coroutines", source: "coroutines.c", traps: true},
 	{name: "huge-pages", source: "many.c", args: []string{"8", "huge"}, flags: []string{"-DMANY=50000", "-DALIGN=7", "-Wl,-z,max-page-size=0x200000"}},
 }

@@ -223,7 +223,7 @@ func (v *victim) sessions(ctx context.Context, until time.Time) {
 
 // session is the life of one worker. It reports whether the target was killed.
 func (v *victim) session(until time.Time) (killed bool) {
-	o := order{PID: v.pid, Program: v.argv[0], Seed: v.r.Uint64(), Changes: 1 + v.r.IntN(40), Traps: v.traps && v.r.IntN(2) == 0,
+	o := order{PID: v.pid, Program: v.argv[0], Seed: v.r.Uint64(), Changes: 1 + v.r.IntN(40), Traps: v.traps && v.r.IntN(2) == 0, Follow: v.follow && v.r.IntN(3) == 0,
 		MS: max(time.Until(until).Milliseconds(), 1)}
 	if v.library != "" {
 		o.Library = v.argv[1]
@@ -261,8 +261,7 @@ func (v *victim) session(until time.Time) (killed bool) {
 				v.fault("kill tracer")
 			}
 		case <-time.After(workerTime):
-			w.kill()
-			<-w.ended
+			w.hung()
 			v.fail(v.kind, "a tracer did not end within %v (worker seed %d); its last lines: %q", workerTime, o.Seed, w.last())
 			return killed
 		}
@@ -299,9 +298,8 @@ func (v *victim) clean() {
 	case <-w.ended:
 		v.judge(w, &o)
 	case <-time.After(workerTime):
-		w.kill()
-		<-w.ended
-		v.fail(v.kind, "cleaning did not end within %v", workerTime)
+		w.hung()
+		v.fail(v.kind, "cleaning did not end within %v; its last lines: %q", workerTime, w.last())
 	}
 }
 
@@ -371,10 +369,25 @@ func (v *victim) heard(w *workerProcess, line string) {
 	}
 }
 
+// lastLines are enough for what a program of Go's says at SIGQUIT.
+const lastLines = 400
+
 func (w *workerProcess) last() []string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return slices.Clone(w.lines[max(0, len(w.lines)-60):])
+	return slices.Clone(w.lines[max(0, len(w.lines)-lastLines):])
+}
+
+// hung ends a worker that does not, which says where it is.
+func (w *workerProcess) hung() {
+	w.killed = true
+	_ = w.cmd.Process.Signal(syscall.SIGQUIT) // it may just have ended
+	select {
+	case <-w.ended:
+	case <-time.After(10 * time.Second):
+		w.kill()
+		<-w.ended
+	}
 }
 
 func (w *workerProcess) kill() {

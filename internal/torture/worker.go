@@ -31,9 +31,10 @@ type order struct {
 	Library string `json:"library"` // that it loads, if any
 	Seed    uint64 `json:"seed"`
 	Changes int    `json:"changes"`
-	MS      int64  `json:"ms"`    // for the changes
-	Traps   bool   `json:"traps"` // breakpoints are allowed
-	Clean   bool   `json:"clean"` // only take out what a killed tracer has left
+	MS      int64  `json:"ms"`     // for the changes
+	Traps   bool   `json:"traps"`  // breakpoints are allowed
+	Follow  bool   `json:"follow"` // probe the processes that it makes, too
+	Clean   bool   `json:"clean"`  // only take out what a killed tracer has left
 }
 
 // Worker does the work of a worker, if this process is one, and ends it then.
@@ -168,7 +169,7 @@ func (o *order) work() error {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	s, err := trapless.Attach(ctx, o.PID, script, trapless.Options{Output: io.Discard, Breakpoints: o.Traps})
+	s, err := trapless.Attach(ctx, o.PID, script, trapless.Options{Output: io.Discard, Breakpoints: o.Traps, Follow: o.Follow})
 	if err != nil {
 		// A process that has just been started, or replaced, has not mapped all yet.
 		if tolerable(err) || strings.Contains(err.Error(), "has not mapped") {
@@ -176,6 +177,9 @@ func (o *order) work() error {
 			return nil
 		}
 		return fmt.Errorf("attaching: %w", err)
+	}
+	if o.Follow {
+		fmt.Println("fault follow")
 	}
 	fmt.Println("fault attach")
 	ended := make(chan error, 1)

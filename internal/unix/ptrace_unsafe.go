@@ -9,6 +9,7 @@ import (
 // Options of a tracee (ptrace(2), PTRACE_SETOPTIONS).
 const (
 	OptTraceFork  = unix.PTRACE_O_TRACEFORK
+	OptTraceVfork = unix.PTRACE_O_TRACEVFORK
 	OptTraceClone = unix.PTRACE_O_TRACECLONE
 	OptTraceExec  = unix.PTRACE_O_TRACEEXEC
 	OptExitKill   = unix.PTRACE_O_EXITKILL

@@ -2,7 +2,8 @@
  * forker: one storm each of fork, vfork, posix_spawn and system(). The parent's thread and every
  * child that shares or copies its memory call probed() and check what it returns; a child that went
  * wrong ends with a status that its parent does not expect. "counts" are the parent's calls and those of
- * vfork's children, which run in the parent's memory; "copies" are those of forked children.
+ * vfork's children, which run in the parent's memory; "copies" are those of forked children, "programs" those
+ * of children that were spawned.
  */
 #include "target.h"
 #include <spawn.h>
@@ -17,7 +18,7 @@ PROBED unsigned long probed(long key, unsigned long sum)
 	return sum * 31 + key;
 }
 
-static atomic_ulong calls, copies;
+static atomic_ulong calls, copies, programs;
 
 /* Returns whether 100 calls gave the right result. Safe in a child of vfork. */
 static int call_probed(int key)
@@ -74,6 +75,7 @@ static void spawn_one(int key)
 
 	(void)key;
 	CHECKED(0, posix_spawn(&pid, args[0], NULL, NULL, args, environ));
+	atomic_fetch_add(&programs, 100);
 	reap(pid, "posix_spawn");
 }
 
@@ -112,5 +114,6 @@ int main(int argc, char **argv)
 		CHECKED(0, pthread_join(threads[i], NULL));
 	target_counts("probed", calls);
 	printf("copies function=probed calls=%lu\n", copies);
+	printf("programs function=probed calls=%lu\n", programs);
 	return target_ok();
 }
