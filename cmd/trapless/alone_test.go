@@ -29,6 +29,10 @@ func TestScriptsWithoutATarget(t *testing.T) {
 		{"cleared aggregations", `begin { @c = count(); @[1] = 1; } interval:ms:5 { clear(@c); } interval:ms:50 { print(@c + len(@)); exit(); } end { clear(@); clear(@c); }`, "1\n\n\n", 0},
 		{"length and presence", `begin { @[1] = 1; @[7] = 2; @c[1] = count(); print((len(@), len(@c), has_key(@c, 1), has_key(@c, 2))); clear(@); clear(@c); exit(); }`,
 			"(2, 1, true, false)\n\n\n", 0},
+		{"delete of an aggregation", `begin { @["a", 1] = count(); @["b", 2] = count(); $k = ("a", 1); delete(@, $k); print(@["b", 2]); exit(); } end { print(@); clear(@); }`,
+			"1\n@[b, 2]: 1\n\n\n", 0},
+		{"zero of tuples", `begin { @[1] = (5, "x"); @s = (6, 7); zero(@); zero(@s); print(@); print(@s); clear(@); clear(@s); exit(); }`, "@[1]: (0, )\n@s: (0, 0)\n\n\n", 0},
+		{"the name of the probe", `begin, end { print(probe); }`, "begin\nend\n\n\n", 0},
 		{"elapsed is short", `begin { if (elapsed < 10s) { print("short"); } exit(); }`, "short\n\n\n", 0},
 	} {
 		t.Run(row.name, func(t *testing.T) {

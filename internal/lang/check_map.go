@@ -175,9 +175,12 @@ func (c *checker) entryCall(x *callExpr) Type {
 	case info.agg != Plain && x.name == "has_key" && c.inTracer(x.span, "has_key() of a map that holds "+info.agg.String()+"()"):
 	case info.agg != Plain && x.name == "has_key":
 		return badType
-	case info.agg != Plain:
+	case info.agg == Min || info.agg == Max:
 		c.diags.Errorf(x.span, "not supported yet: %s() on a map that holds %s()", x.name, info.agg).Hint("clear(@%s) removes all entries", m.name)
 		return badType
+	case info.agg != Plain: // the tracer does it, so there is no result
+		c.sameKeys(m, info, keys)
+		return noneType
 	}
 	c.sameKeys(m, info, keys)
 	return boolType

@@ -57,13 +57,7 @@ func expand(n *scriptNode, diags *diag.Collector) {
 	}
 	var probes []*probeNode
 	for _, p := range n.probes {
-		e.dur = false
-		p.predicate = e.expr(p.predicate)
-		p.body = e.block(p.body)
-		if e.dur {
-			probes = append(probes, e.noteEntry(p))
-		}
-		probes = append(probes, p)
+		probes = append(probes, e.probe(p)...)
 	}
 	n.probes = probes
 	e.noteStart(n)
@@ -72,6 +66,24 @@ func expand(n *scriptNode, diags *diag.Collector) {
 			n.unused = append(n.unused, e.alone(f))
 		}
 	}
+}
+
+// probe copies a probe. One that uses its own name becomes one for each of its
+// attach points; one that uses dur gets another before it.
+func (e *expander) probe(p *probeNode) []*probeNode {
+	e.dur = false
+	out := &probeNode{attach: p.attach, predicate: e.expr(p.predicate), body: e.block(p.body), span: p.span}
+	switch {
+	case len(p.attach) > 1 && (uses(out, "probe") || uses(out, "probetype")):
+		var each []*probeNode
+		for _, a := range p.attach {
+			each = append(each, e.probe(&probeNode{attach: []AttachPoint{a}, predicate: p.predicate, body: p.body, span: p.span})...)
+		}
+		return each
+	case e.dur:
+		return []*probeNode{e.noteEntry(p), out}
+	}
+	return []*probeNode{out}
 }
 
 // alone makes a probe of a function that nothing calls, whose parameters have no

@@ -22,6 +22,12 @@ func (l *lowerer) callStmt(c *callExpr) bool {
 	case "clear", "zero":
 		a.Kind = map[string]ActionKind{"clear": Clear, "zero": Zero}[c.name]
 		a.Map = l.maps[c.args[0].(*mapExpr).name].number
+	case "delete": // of an aggregation
+		m := c.args[0].(*mapExpr)
+		a.Kind, a.Map, args = DeleteEntry, l.maps[m.name].number, m.keys
+		if len(m.keys) == 0 {
+			a.Kind = Clear
+		}
 	case "time":
 		a.Kind, a.Text = PrintTime, "%H:%M:%S\n"
 		if len(c.args) == 1 {
@@ -75,8 +81,10 @@ func (l *lowerer) event(a *Action, args []expr) {
 	size := 8
 	for i, x := range args {
 		arg := l.arg(x)
-		if a.Kind == PrintEntry {
-			arg.Value.Type = l.scriptMap(a.Map).keys[i]
+		if keys := l.keysOf(a); keys != nil && len(args) < len(keys) {
+			arg.Value.Type = tupleOf(keys, nil)
+		} else if keys != nil {
+			arg.Value.Type = keys[i]
 		}
 		if !arg.Const {
 			words = append(words, x)
@@ -100,6 +108,14 @@ func (l *lowerer) event(a *Action, args []expr) {
 	if size > bpf.MaxEvent {
 		l.diags.Errorf(a.Span, "the event has %d bytes, the limit is %d", size, bpf.MaxEvent).Hint("str(pointer, length) takes shorter strings")
 	}
+}
+
+// keysOf are the parts of the key that an action is about, nil for others.
+func (l *lowerer) keysOf(a *Action) []Type {
+	if !a.Kind.entry() {
+		return nil
+	}
+	return l.scriptMap(a.Map).keys
 }
 
 // arg describes an argument of an event.

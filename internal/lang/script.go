@@ -135,12 +135,17 @@ const (
 	// Discarded reports that a call whose result is not used failed: delete() of
 	// what is not there. Text is the message of the warning.
 	Discarded
+	// DeleteEntry removes the entry of Map whose key is Args.
+	DeleteEntry
 )
 
 // String is the name of the function in the language.
 func (k ActionKind) String() string {
-	return [...]string{"none", "printf", "print", "print", "clear", "zero", "exit", "print", "errorf", "warnf", "cat", "system", "time", "join", "warning"}[k]
+	return [...]string{"none", "printf", "print", "print", "clear", "zero", "exit", "print", "errorf", "warnf", "cat", "system", "time", "join", "warning", "delete"}[k]
 }
+
+// entry reports whether an action is about one entry, whose key Args are.
+func (k ActionKind) entry() bool { return k == PrintEntry || k == DeleteEntry }
 
 // Action describes one kind of event.
 type Action struct {
@@ -193,6 +198,9 @@ func (s *Script) Event(payload []byte) (*Action, []Value, error) {
 	}
 	if len(rest) != 0 {
 		return nil, nil, fmt.Errorf("%w: too long for %s", ErrEvent, a.Kind)
+	}
+	if a.Kind.entry() && len(values) == 1 && len(s.Maps[a.Map].Keys) > 1 { // the key is a tuple
+		values = values[0].Elems
 	}
 	return a, values, nil
 }

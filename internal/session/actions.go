@@ -11,6 +11,7 @@ import (
 	"syscall"
 	"time"
 
+	"trapless/internal/arena"
 	"trapless/internal/lang"
 )
 
@@ -35,6 +36,9 @@ func (s *Session) act(a *lang.Action, values []lang.Value) {
 		s.printEntry(a.Map, values)
 	case lang.Clear, lang.Zero:
 		s.reset(a.Map, a.Kind)
+	case lang.DeleteEntry:
+		m := &s.config.Script.Maps[a.Map]
+		s.views[a.Map].remove(s.all(a.Map), func(e *arena.Entry) bool { return slices.EqualFunc(m.KeyParts(e.Key), values, sameValue) })
 	case lang.Exit:
 		s.stopped = true
 		if len(values) > 0 {
@@ -130,7 +134,11 @@ func (s *Session) reset(i int, kind lang.ActionKind) {
 		if kind == lang.Clear {
 			s.arena.Clear(i)
 		} else {
-			s.arena.Zero(i, m.Spec.Stride()/8-1)
+			from := 0
+			if len(m.Keys) == 0 { // that it has a value stays
+				from = 1
+			}
+			s.arena.Zero(i, from)
 		}
 		s.push()
 		return

@@ -71,6 +71,20 @@ func (v *view) zero(all []arena.Entry) {
 	v.rebase(all)
 }
 
+// remove removes the entries that match says.
+func (v *view) remove(all []arena.Entry, match func(*arena.Entry) bool) {
+	for _, e := range all {
+		if !match(&e) {
+			continue
+		}
+		if v.base == nil {
+			v.base = map[string][]uint64{}
+		}
+		v.base[keyOf(&e)] = e.Value
+		delete(v.kept, keyOf(&e))
+	}
+}
+
 func (v *view) rebase(all []arena.Entry) {
 	v.base = make(map[string][]uint64, len(all))
 	for _, e := range all {
