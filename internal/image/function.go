@@ -72,9 +72,8 @@ type Functions struct {
 	all   []Func
 	outer []int32 // for each function the nearest one before it that ends later, or -1
 
-	// pretty is made when first wanted: most lookups succeed without.
-	prettyOnce sync.Once
-	pretty     map[string]string
+	prettyMu sync.Mutex
+	pretty   map[string]string // names that were demangled
 }
 
 // Functions reads the file's symbols and, for what has no symbol or no size, Go's function table and the

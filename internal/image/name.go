@@ -30,6 +30,7 @@ func Wild(pattern string) bool { return strings.ContainsAny(pattern, "*?") }
 // reserved in C++ (lex.name). Parts of functions (Entry is false) and wrappers are not: a function would be found
 // twice.
 func (fs *Functions) Match(pattern string) []Match {
+	need := words(pattern)
 	var found []Match
 	for i := range fs.all {
 		fn := &fs.all[i]
@@ -38,9 +39,11 @@ func (fs *Functions) Match(pattern string) []Match {
 		}
 		n := slices.IndexFunc(fn.Names, func(name string) bool { return glob(pattern, name) })
 		if n < 0 && !mangled(pattern) {
-			full := fs.demangled()
 			n = slices.IndexFunc(fn.Names, func(name string) bool {
-				pretty, ok := full[name]
+				if !hasWords(name, need) {
+					return false
+				}
+				pretty, ok := fs.full(name)
 				return ok && globPretty(pattern, name, pretty)
 			})
 		}
@@ -96,12 +99,15 @@ func (fs *Functions) withSymbol(test func(string) bool) []Match {
 // withPretty compares demangled names. Without parameters the name of a part is that of its function, so a
 // part is found by the full form alone.
 func (fs *Functions) withPretty(name string) []Match {
-	full := fs.demangled()
+	need := words(name)
 	var found []Match
 	for i := range fs.all {
 		fn := &fs.all[i]
 		for _, symbol := range fn.Names {
-			pretty, ok := full[symbol]
+			if !hasWords(symbol, need) {
+				continue
+			}
+			pretty, ok := fs.full(symbol)
 			if !ok || !strings.Contains(pretty, name) {
 				continue
 			}
@@ -140,19 +146,22 @@ func demangleAs(name string, options ...demangle.Option) string {
 
 func withoutParameters(name string) string { return demangleAs(name, demangle.NoParams) }
 
-// demangled maps every name that may be mangled to its full demangled form: "ns::f(int)".
-func (fs *Functions) demangled() map[string]string {
-	fs.prettyOnce.Do(func() {
-		fs.pretty = map[string]string{}
-		for i := range fs.all {
-			for _, name := range fs.all[i].Names {
-				if mangled(name) {
-					fs.pretty[name] = demangleAs(name)
-				}
-			}
+// full is the full demangled form of a name: "ns::f(int)". Without one it is the name itself, and false.
+func (fs *Functions) full(name string) (string, bool) {
+	if !mangled(name) {
+		return name, false
+	}
+	fs.prettyMu.Lock()
+	defer fs.prettyMu.Unlock()
+	text, ok := fs.pretty[name]
+	if !ok {
+		if fs.pretty == nil {
+			fs.pretty = map[string]string{}
 		}
-	})
-	return fs.pretty
+		text = demangleAs(name)
+		fs.pretty[name] = text
+	}
+	return text, true
 }
 
 // implementations lists functions whose names hold the name of a choice: memcpy is chosen among
