@@ -67,11 +67,13 @@ type CompileOptions struct {
 	// types and parameters that the script does not declare. Both may be left out.
 	PID     int
 	Program string
+
+	Named map[string]string // the script's own options, which getopt() reads
 }
 
 // CompileWith is Compile with more options.
 func CompileWith(name, src string, o CompileOptions) (*Script, error) {
-	options := lang.Options{Params: o.Params}
+	options := lang.Options{Params: o.Params, Named: o.Named}
 	if types := o.types(); types != nil {
 		defer types.Close()
 		options.Types = types

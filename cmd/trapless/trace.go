@@ -29,7 +29,7 @@ The options are those of bpftrace, so that 'alias bpftrace="trapless trace"' wor
   trapless trace -c './server --port 1' -e 'uprobe:./server:handle+12 { @ = count(); }'
   trapless trace -p 1234 -f json count.bt
   trapless trace -l 'uprobe:/usr/bin/python3.11:PyObject_*'`,
-		RunE: func(c *cobra.Command, args []string) error { return trace(c.Context(), &f, c.ArgsLenAtDash(), args) },
+		RunE: func(c *cobra.Command, args []string) error { return trace(c.Context(), &f, args) },
 	}
 	f.register(c)
 	c.SetUsageTemplate("USAGE:\n  " + c.UseLine() + "\n" + usageTail)
@@ -45,7 +45,7 @@ OPTIONS:
 {{.LocalFlags.FlagUsages | trimTrailingWhitespaces}}
 `
 
-func trace(ctx context.Context, f *traceFlags, dash int, args []string) error {
+func trace(ctx context.Context, f *traceFlags, args []string) error {
 	if err := f.check(); err != nil {
 		return err
 	}
@@ -58,7 +58,7 @@ func trace(ctx context.Context, f *traceFlags, dash int, args []string) error {
 	case f.list:
 		return f.listProbes(args)
 	}
-	script, err := f.compile(dash, args)
+	script, err := f.compile(args)
 	if err != nil || f.dryRun {
 		return err
 	}

@@ -131,19 +131,18 @@ func parsePID(text string) (int, error) {
 	return int(n), nil
 }
 
-// compile reads and compiles the script. dash is how many arguments came before a "--", or -1.
-func (f *traceFlags) compile(dash int, args []string) (*trapless.Script, error) {
+// compile reads and compiles the script.
+func (f *traceFlags) compile(args []string) (*trapless.Script, error) {
 	name, src, rest, err := f.source(args)
 	if err != nil {
 		return nil, err
 	}
-	params := rest
-	_ = dash
+	params, named := splitOptions(rest)
 	filter, err := regexp.Compile(f.filter)
 	if err != nil {
 		return nil, usageError{fmt.Errorf("Invalid --probe-filter regex '%s': %w", f.filter, err)}
 	}
-	options := trapless.CompileOptions{Params: params, Unsafe: f.unsafe, PID: f.pid}
+	options := trapless.CompileOptions{Params: params, Unsafe: f.unsafe, PID: f.pid, Named: named}
 	if argv, err := splitCommand(f.command); err == nil && len(argv) > 0 { // else the start of it will fail
 		options.Program = argv[0]
 	}
@@ -161,6 +160,24 @@ func (f *traceFlags) compile(dash int, args []string) (*trapless.Script, error) 
 		fmt.Print(script.Listing())
 	}
 	return script, nil
+}
+
+// splitOptions separates the script's own options, --name=value, from its parameters.
+func splitOptions(args []string) (params []string, named map[string]string) {
+	named = map[string]string{}
+	for _, a := range args {
+		option, ok := strings.CutPrefix(a, "--")
+		if !ok {
+			params = append(params, a)
+			continue
+		}
+		name, value, given := strings.Cut(option, "=")
+		if !given {
+			value = "true"
+		}
+		named[name] = value
+	}
+	return params, named
 }
 
 // readStdin reads a script from standard input, and lets the worker read it there again.

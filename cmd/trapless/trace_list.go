@@ -14,7 +14,7 @@ func (f *traceFlags) listProbes(args []string) error {
 	var patterns []string
 	switch {
 	case f.expr != "" || len(args) == 1 && isFile(args[0]):
-		script, err := f.compile(-1, args)
+		script, err := f.compile(args)
 		if err != nil {
 			return err
 		}

@@ -34,6 +34,7 @@ type company struct {
 	past    [][]arena.Entry // what members that are gone have counted, by map
 	losses  arena.Losses    // and lost
 	added   []bool          // which maps programs add to, by map
+	book    *stackBook      // names of what members have in keys
 
 	parent *Session // of a member
 	known  []known  // what the member and its parent had in common, by map
@@ -84,7 +85,7 @@ func Everywhere(ctx context.Context, c Config) (*Session, error) {
 	if err != nil {
 		return nil, errors.Join(err, w.Close())
 	}
-	s.fleet, s.past, s.added = w, make([][]arena.Entry, len(c.Script.Maps)), s.addedMaps()
+	s.fleet, s.past, s.added, s.book = w, make([][]arena.Entry, len(c.Script.Maps)), s.addedMaps(), newStackBook()
 	if s.stopped {
 		return s, nil
 	}
@@ -205,7 +206,7 @@ func (s *Session) dismiss(m *Session) {
 	s.pull()
 	for i := range s.config.Script.Maps {
 		if s.config.Script.Maps[i].Agg != lang.Plain {
-			s.past[i] = s.merge(i, [][]arena.Entry{s.past[i], m.arena.Entries(i)})
+			s.past[i] = s.merge(i, [][]arena.Entry{s.past[i], s.entriesOf(m, i)})
 		}
 	}
 	l, sum := m.arena.Losses(), &s.losses
@@ -255,7 +256,7 @@ func (s *Session) all(i int) []arena.Entry {
 	}
 	lists := [][]arena.Entry{own, s.past[i]}
 	for _, m := range s.members {
-		lists = append(lists, m.arena.Entries(i))
+		lists = append(lists, s.entriesOf(m, i))
 	}
 	return s.merge(i, lists)
 }

@@ -362,6 +362,9 @@ func (s *Session) event(payload []byte) {
 		return
 	}
 	if s.parent != nil {
+		for i := range values {
+			s.lookUp(&values[i])
+		}
 		s.parent.act(a, values)
 		return
 	}

@@ -40,7 +40,7 @@ func (s *Session) shares(i int) bool {
 
 func (s *Session) pullFrom(m *Session, i int) {
 	before, now := m.known[i], known{}
-	for _, e := range m.arena.Entries(i) {
+	for _, e := range s.entriesOf(m, i) {
 		key := keyOf(&e)
 		now[key] = e.Value
 		if slices.Equal(before[key], e.Value) {
@@ -102,6 +102,9 @@ func (s *Session) push() {
 			continue
 		}
 		own := s.arena.Entries(i)
+		if namesIn(&s.config.Script.Maps[i]) {
+			continue // numbers of stacks mean nothing elsewhere
+		}
 		for _, m := range s.members {
 			m.take(i, own)
 		}

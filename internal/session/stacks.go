@@ -34,7 +34,7 @@ func (s *Session) readSymbols() error {
 
 // publishUnwind gives programs the table of unwind rules.
 func (s *Session) publishUnwind() {
-	if s.usesStacks() && !s.arena.PublishUnwind(s.unwind) {
+	if s.usesStacks() && s.symbols != nil && !s.arena.PublishUnwind(s.unwind) {
 		s.config.Warn("stacks in libraries that were loaded since the start are unwound by the rules from before: %d rules are too many", len(s.unwind))
 	}
 }
@@ -52,6 +52,10 @@ func (s *Session) roomForRules() int {
 
 // lookUp names what is in a value: symbols, and the frames of stacks. Without a target there are none.
 func (s *Session) lookUp(v *lang.Value) {
+	if s.book != nil {
+		s.book.name(v)
+		return
+	}
 	if s.symbols == nil {
 		return
 	}
