@@ -1,11 +1,14 @@
 package session
 
 import (
+	"context"
 	"fmt"
+	"os"
 	"strings"
 	"sync"
 	"testing"
 
+	"trapless/internal/ptrace"
 	"trapless/internal/testkit"
 )
 
@@ -104,5 +107,46 @@ func TestUnfollowed(t *testing.T) {
 	}
 	if e := r.maps["@"]; len(e) != 1 || e[0].Value[0] != said(lines)["counts"] {
 		t.Errorf("counted %v, the processes %v", e, said(lines))
+	}
+}
+
+// TestFollowedProbesCanBeChanged changes the probes of a program of which some thread
+// always waits in vfork for a child, which must not be held for that.
+func TestFollowedProbesCanBeChanged(t *testing.T) {
+	path := testkit.Compile(t, "forker.c")
+	c, _ := config(t, fmt.Sprintf("uprobe:%q:probed { @ = count(); }", path))
+	c.Follow, c.Log = true, logged(t)
+	in, keep, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer in.Close()
+	null, err := os.OpenFile(os.DevNull, os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer null.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), testkit.Deadline)
+	defer cancel()
+	s, err := Launch(ctx, &ptrace.Command{Path: path, Args: []string{path}, Env: os.Environ(), Files: []*os.File{in, null, os.Stderr}}, c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- s.Run(ctx) }()
+	for i := range rounds(30) {
+		if err := s.Arm(ctx, i%2 == 1); err != nil {
+			t.Error(err)
+		}
+	}
+	keep.Close() // and the program ends
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	if status, err := s.Wait(ctx); err != nil || status.ExitStatus() != 0 {
+		t.Errorf("the program ended with %v, %v", status, err)
+	}
+	if err := s.Close(); err != nil {
+		t.Error(err)
 	}
 }
