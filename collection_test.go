@@ -210,6 +210,16 @@ func checkCounts(t *testing.T, coll *trapless.Collection) {
 	if err := m.Delete(uint64(99)); !errors.Is(err, trapless.ErrKeyNotExist) {
 		t.Errorf("deleting key 99 again: %v", err)
 	}
+	results := coll.Maps["results"]
+	if err := errors.Join(results.Put(uint32(7), int64(-3)), results.Lookup(uint32(7), &value)); err != nil || int64(value) != -3 {
+		t.Errorf("an element of an array: %d, %v", value, err)
+	}
+	if err := results.Lookup(uint32(8), &value); !errors.Is(err, ebpf.ErrKeyNotExist) {
+		t.Errorf("behind the end of an array: %v", err)
+	}
+	if err := coll.Maps["events"].Lookup([]byte{}, &value); err == nil || !strings.Contains(err.Error(), "NewReader") {
+		t.Errorf("a key of a ring: %v", err)
+	}
 	if err := m.Put(uint32(1), uint64(7)); err == nil || !strings.Contains(err.Error(), "4 bytes instead of 8") {
 		t.Errorf("a short key: %v", err)
 	}

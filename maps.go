@@ -1,7 +1,6 @@
 package trapless
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"reflect"
@@ -35,31 +34,31 @@ func (m *Map) String() string { return fmt.Sprintf("%s (%v)", m.Name, m.Type) }
 // perSlot reports whether each slot has values of its own.
 func (m *Map) perSlot() bool { return !m.Spec.Shared() }
 
+var errRing = errors.New("a ring is read by NewReader")
+
 // entries reads the whole map.
 func (m *Map) entries() ([]arena.Raw, error) {
 	if m.Spec.IsRing() {
-		return nil, fmt.Errorf("map %s: a ring is read by NewReader", m.Name)
+		return nil, fmt.Errorf("map %s: %w", m.Name, errRing)
 	}
 	return m.coll.session.ReadMap(m.number), nil
 }
 
-// Lookup reads the value of a key into what value points to. It reads the map as a
-// whole, so read many keys by Iterate.
+// Lookup reads the value of a key into what value points to. In a hash it looks at
+// all keys, so read many by Iterate.
 func (m *Map) Lookup(key, value any) error {
 	k, err := m.MarshalKey(key)
 	if err != nil {
 		return err
 	}
-	all, err := m.entries()
-	if err != nil {
-		return err
+	if m.Spec.IsRing() {
+		return fmt.Errorf("map %s: %w", m.Name, errRing)
 	}
-	for i := range all {
-		if bytes.Equal(all[i].Key, k) {
-			return m.decode(all[i].Values, value)
-		}
+	r, ok := m.coll.session.LookupKey(m.number, k)
+	if !ok {
+		return fmt.Errorf("map %s: %w", m.Name, ErrKeyNotExist)
 	}
-	return fmt.Errorf("map %s: %w", m.Name, ErrKeyNotExist)
+	return m.decode(r.Values, value)
 }
 
 func (m *Map) decode(values [][]byte, out any) error {

@@ -1,6 +1,7 @@
 package arena
 
 import (
+	"bytes"
 	"cmp"
 	"encoding/binary"
 	"slices"
@@ -202,30 +203,64 @@ type Raw struct {
 // read at different moments.
 func (a *Arena) Raw(m int) []Raw {
 	ml := &a.layout.Maps[m]
-	slots := a.slotsInUse()
-	if ml.Shared() {
-		slots = slots[:1]
-	}
+	slots := a.slotsOf(ml)
 	var out []Raw
 	for pos := range ml.Positions() {
-		words, ok := a.keyAt(ml, pos)
-		if !ok {
-			continue
+		if key, ok := a.rawKey(ml, pos); ok {
+			out = append(out, a.rawAt(ml, pos, key, slots))
 		}
-		if !ml.IsHash() {
-			words = []uint64{uint64(pos)}
-		}
-		key := make([]byte, 0, 8*len(words))
-		for _, w := range words {
-			key = binary.LittleEndian.AppendUint64(key, w)
-		}
-		r := Raw{Key: key[:ml.KeySize]}
-		for _, s := range slots {
-			r.Values = append(r.Values, a.rawValue(ml, pos, s))
-		}
-		out = append(out, r)
 	}
 	return out
+}
+
+// RawOf is the entry of map number m that a key has.
+func (a *Arena) RawOf(m int, key []byte) (Raw, bool) {
+	ml := &a.layout.Maps[m]
+	if !ml.IsHash() {
+		pos := uint64(binary.LittleEndian.Uint32(key))
+		if pos >= uint64(ml.Positions()) {
+			return Raw{}, false
+		}
+		return a.rawAt(ml, int(pos), key, a.slotsOf(ml)), true
+	}
+	for pos := range ml.Positions() {
+		if k, ok := a.rawKey(ml, pos); ok && bytes.Equal(k, key) {
+			return a.rawAt(ml, pos, key, a.slotsOf(ml)), true
+		}
+	}
+	return Raw{}, false
+}
+
+// slotsOf are the slots that have values of a map.
+func (a *Arena) slotsOf(ml *abi.MapLayout) []uint64 {
+	if ml.Shared() {
+		return []uint64{abi.SlotShared}
+	}
+	return a.slotsInUse()
+}
+
+// rawKey is the key at a position, if there is one.
+func (a *Arena) rawKey(ml *abi.MapLayout, pos int) ([]byte, bool) {
+	if !ml.IsHash() {
+		return binary.LittleEndian.AppendUint32(nil, uint32(pos)), true
+	}
+	words, ok := a.keyAt(ml, pos)
+	if !ok {
+		return nil, false
+	}
+	key := make([]byte, 0, 8*len(words))
+	for _, w := range words {
+		key = binary.LittleEndian.AppendUint64(key, w)
+	}
+	return key[:ml.KeySize], true
+}
+
+func (a *Arena) rawAt(ml *abi.MapLayout, pos int, key []byte, slots []uint64) Raw {
+	r := Raw{Key: key}
+	for _, s := range slots {
+		r.Values = append(r.Values, a.rawValue(ml, pos, s))
+	}
+	return r
 }
 
 // rawValue copies the value at a position, word by word: of a slot, or the one

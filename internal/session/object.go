@@ -45,6 +45,13 @@ func (s *Session) ReadMap(n int) []arena.Raw {
 	return s.arena.Raw(n)
 }
 
+// LookupKey reads the entry of map number n that a key has.
+func (s *Session) LookupKey(n int, key []byte) (arena.Raw, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.arena.RawOf(n, key)
+}
+
 // UpdateMap does map_update_elem on map number n, whose values all threads share,
 // with the kernel's flags BPF_ANY, BPF_NOEXIST or BPF_EXIST.
 func (s *Session) UpdateMap(n int, key, value []byte, flags uint64) error {
