@@ -179,8 +179,8 @@ func (l *lowerer) stmt(s stmt) bool {
 	case *declStmt:
 		if p, ok := l.places[s.v.sym]; ok {
 			l.clearAt(p, s.v.sym.typ.Words())
-		} else {
-			l.setConst(l.homes[s.v.sym], 0)
+		} else if h, ok := l.homes[s.v.sym]; ok { // else it is never used
+			l.setConst(h, 0)
 		}
 	case *whileStmt:
 		l.whileStmt(s)
