@@ -40,11 +40,13 @@ func (f *debugFile) parameters(at image.VAddr) (args *lang.Layout, result lang.T
 	}
 	base, _ := unit.Val(dwarf.AttrLowpc).(uint64)
 	addrBase, _ := unit.Val(dwarf.AttrAddrBase).(int64)
+	last := unit.Offset
 	for {
 		e, err := r.Next()
-		if err != nil || e == nil || e.Tag == dwarf.TagCompileUnit {
+		if err != nil || e == nil || e.Tag == dwarf.TagCompileUnit || e.Tag != 0 && e.Offset <= last {
 			return nil, result, err
 		}
+		last = max(last, e.Offset) // a crafted file may lead back
 		if e.Tag == dwarf.TagSubprogram {
 			if low, ok := e.Val(dwarf.AttrLowpc).(uint64); ok && low == uint64(at) {
 				fn := function{debugFile: f, entry: e, at: uint64(at), unit: unitBase{base, addrBase}}
@@ -82,14 +84,15 @@ func (fn *function) read(r *dwarf.Reader) (*lang.Layout, lang.Type, error) {
 	if passedInMemory(fn.dwarfType(fn.entry)) {
 		fields = append(fields, lang.Field{Name: "", Type: bytesOf(8), Offset: 0}) // where the result is to be written
 	}
-	for fn.entry.Children {
+	for last := fn.entry.Offset; fn.entry.Children; {
 		e, err := r.Next()
 		if err != nil {
 			return nil, result, err
 		}
-		if e == nil || e.Tag == 0 {
+		if e == nil || e.Tag == 0 || e.Offset <= last {
 			break
 		}
+		last = e.Offset
 		if e.Tag == dwarf.TagFormalParameter {
 			ok := true
 			if fields, ok = fn.add(fields, e); !ok {
@@ -163,7 +166,7 @@ func (fn *function) typeOf(e *dwarf.Entry) lang.Type { return fn.convert(fn.dwar
 
 // strip removes names and qualifiers.
 func strip(d dwarf.Type) dwarf.Type {
-	for {
+	for range maxDepth {
 		switch t := d.(type) {
 		case *dwarf.TypedefType:
 			d = t.Type
@@ -173,6 +176,7 @@ func strip(d dwarf.Type) dwarf.Type {
 			return d
 		}
 	}
+	return nil
 }
 
 // integerWords is the number of integer registers that a parameter takes: 0 if it is passed otherwise (System V
@@ -182,7 +186,7 @@ func integerWords(d dwarf.Type) int {
 	case *dwarf.FloatType, *dwarf.ComplexType, nil:
 		return 0
 	case *dwarf.StructType:
-		if d.ByteSize > 16 || d.ByteSize == 0 || d.Incomplete || hasFloat(d) {
+		if d.ByteSize > 16 || d.ByteSize == 0 || d.Incomplete || hasFloat(d, 0) {
 			return 0
 		}
 		return int(d.ByteSize+7) / 8
@@ -193,15 +197,18 @@ func integerWords(d dwarf.Type) int {
 	return 1
 }
 
-func hasFloat(d dwarf.Type) bool {
+func hasFloat(d dwarf.Type, depth int) bool {
+	if depth++; depth > maxDepth {
+		return true
+	}
 	switch d := strip(d).(type) {
 	case *dwarf.FloatType, *dwarf.ComplexType:
 		return true
 	case *dwarf.ArrayType:
-		return hasFloat(d.Type)
+		return hasFloat(d.Type, depth)
 	case *dwarf.StructType:
 		for _, m := range d.Field {
-			if hasFloat(m.Type) {
+			if hasFloat(m.Type, depth) {
 				return true
 			}
 		}

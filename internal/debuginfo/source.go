@@ -33,6 +33,7 @@ type debugFile struct {
 	data      *dwarf.Data
 	lists     locationLists
 	layouts   map[*dwarf.StructType]*lang.Layout // that were made
+	depth     int
 	byName    map[string]dwarf.Offset
 	functions *image.Functions
 	file      *os.File
@@ -182,11 +183,15 @@ func (f *debugFile) named(name string) (t lang.Type, ok bool) {
 // index notes where the types with names are that are complete, of each name the first.
 func (f *debugFile) index() {
 	r := f.data.Reader()
-	for {
+	for last := dwarf.Offset(0); ; {
 		e, err := r.Next()
-		if e == nil || err != nil {
+		if e == nil || err != nil || e.Tag != 0 && e.Offset < last {
 			return
 		}
+		if e.Tag == 0 { // the end of some children
+			continue
+		}
+		last = e.Offset + 1 // a crafted file may lead back
 		switch e.Tag {
 		case dwarf.TagCompileUnit, dwarf.TagNamespace:
 			continue // what is inside

@@ -40,6 +40,7 @@ func TestParameters(t *testing.T) {
 			"large":    "uint8[8] , int32 n -> struct big",
 			"tail":     "struct shape * s -> struct shape *",
 			"nothing":  "unknown",
+			"silent":   "int32 n -> none",
 		} {
 			got := "unknown"
 			if l, result, ok := s.Args(&lang.AttachPoint{Kind: lang.Uprobe, Func: name}); ok {

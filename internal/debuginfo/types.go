@@ -8,6 +8,14 @@ import (
 
 // convert makes a type of the language. A type that the language does not have is bytes.
 func (f *debugFile) convert(d dwarf.Type) lang.Type {
+	if d == nil {
+		return lang.Type{}
+	}
+	if f.depth++; f.depth > maxDepth || !ends(d) {
+		f.depth--
+		return bytesOf(0)
+	}
+	defer func() { f.depth-- }()
 	size := uint8(d.Size())
 	switch d := d.(type) {
 	case *dwarf.CharType, *dwarf.IntType:
@@ -46,6 +54,26 @@ func (f *debugFile) convert(d dwarf.Type) lang.Type {
 		}
 	}
 	return bytesOf(int(max(d.Size(), 0)))
+}
+
+// maxDepth bounds types in types; only a crafted file has more.
+const maxDepth = 64
+
+// ends reports whether a chain of names, qualifiers and arrays comes to an end: its size can be asked for.
+func ends(d dwarf.Type) bool {
+	for range maxDepth {
+		switch t := d.(type) {
+		case *dwarf.TypedefType:
+			d = t.Type
+		case *dwarf.QualType:
+			d = t.Type
+		case *dwarf.ArrayType:
+			d = t.Type
+		default:
+			return true
+		}
+	}
+	return false
 }
 
 // bytesOf is memory of which nothing is known but its size.
@@ -99,25 +127,29 @@ func (f *debugFile) layout(d *dwarf.StructType) *lang.Layout {
 		}
 		fields = append(fields, field)
 	}
-	l.Define(fields, int(d.ByteSize), int(alignment(d)))
+	l.Define(fields, int(d.ByteSize), int(alignment(d, 0)))
 	return l
 }
 
 // alignment is the largest of a type's parts.
-func alignment(d dwarf.Type) int64 {
+func alignment(d dwarf.Type, depth int) int64 {
+	if depth > maxDepth || !ends(d) {
+		return 1
+	}
+	depth++
 	switch d := d.(type) {
 	case *dwarf.StructType:
 		most := int64(1)
 		for _, m := range d.Field {
-			most = max(most, alignment(m.Type))
+			most = max(most, alignment(m.Type, depth))
 		}
 		return most
 	case *dwarf.ArrayType:
-		return alignment(d.Type)
+		return alignment(d.Type, depth)
 	case *dwarf.TypedefType:
-		return alignment(d.Type)
+		return alignment(d.Type, depth)
 	case *dwarf.QualType:
-		return alignment(d.Type)
+		return alignment(d.Type, depth)
 	case nil:
 		return 1
 	}

@@ -41,6 +41,8 @@ PROBED double mix(double a, int first, float b, long second) { return a * first 
 
 PROBED int by_value(struct point p, int after) { return p.x + p.y + after; }
 
+PROBED void silent(int n) { __asm__ volatile("" : : "r"(n)); }
+
 PROBED struct big large(int n)
 {
 	struct big b = { { n, n + 1, n + 2, n + 3, n + 4 } };
@@ -67,6 +69,7 @@ int main(void)
 	char line[64];
 
 	target_ready();
+	silent(1);
 	while (fgets(line, sizeof line, stdin) && strcmp(line, "stop\n") != 0) {
 		long sum = draw(&first, -7, BLUE, "title", 200, -2) + (long)mix(1.5, 2, 3.5, 4) + by_value(first.at, 9) + (tail(&first) == &second);
 
