@@ -64,6 +64,7 @@ type config struct {
 	maxMapKeys      int
 	maxStrlen       int // bytes of a string, without the zero byte
 	printMapsOnExit bool
+	missing         MissingProbes
 }
 
 // maxPasses bounds the passes over a script. Each pass in which something
@@ -101,7 +102,7 @@ func (c *checker) script(n *scriptNode) {
 
 // settings reads the config block and the map declarations.
 func (c *checker) settings(n *scriptNode) {
-	c.config = config{maxMapKeys: c.opts.MaxMapKeys, maxStrlen: defaultStrlen, printMapsOnExit: true}
+	c.config = config{maxMapKeys: c.opts.MaxMapKeys, maxStrlen: defaultStrlen, printMapsOnExit: true, missing: MissingError}
 	if c.config.maxMapKeys == 0 {
 		c.config.maxMapKeys = DefaultMaxMapKeys
 	}
@@ -129,7 +130,7 @@ const maxEntries = 1 << 24
 
 // otherSettings are settings of bpftrace that do not exist here.
 var otherSettings = set(`cache_user_symbols cpp_demangle lazy_symbolication license log_size max_bpf_progs
-	max_cat_bytes max_probes on_stack_limit perf_rb_pages stack_mode str_trunc_trailer missing_probes
+	max_cat_bytes max_probes on_stack_limit perf_rb_pages stack_mode str_trunc_trailer
 	use_blazesym show_debug_info unstable_map_decl unstable_import unstable_tseries unstable_typeinfo
 	unstable_dw_ustack`)
 
@@ -153,10 +154,17 @@ func (c *checker) setting(s *configNode) {
 			c.diags.Errorf(s.value.span, "print_maps_on_exit is true or false")
 		}
 		c.config.printMapsOnExit = on
+	case name == "missing_probes":
+		switch word := s.value.text; word {
+		case "error", "warn", "ignore":
+			c.config.missing = MissingProbes(word)
+		default:
+			c.diags.Errorf(s.value.span, "missing_probes is error, warn or ignore")
+		}
 	case otherSettings[name]: // they concern what trapless does in another way
 	default:
 		d := c.diags.Errorf(s.span, "unknown setting '%s'", s.name)
-		if near := nearest(name, set("max_map_keys max_strlen print_maps_on_exit")); near != "" {
+		if near := nearest(name, set("max_map_keys max_strlen missing_probes print_maps_on_exit")); near != "" {
 			d.Hint("did you mean %s?", near)
 		}
 	}

@@ -51,7 +51,7 @@ func Compile(src, name string, opts Options) (*Script, error) {
 	if err := diags.Err(); err != nil {
 		return nil, err
 	}
-	s := &Script{Source: source, Maps: c.buildMaps(), PrintMapsOnExit: c.config.printMapsOnExit}
+	s := &Script{Source: source, Maps: c.buildMaps(), PrintMapsOnExit: c.config.printMapsOnExit, Missing: c.config.missing}
 	s.addStacks(c.stacks)
 	s.scratchMap = len(s.Maps)
 	for i, n := range tree.probes {

@@ -104,6 +104,19 @@ func TestSettings(t *testing.T) {
 	}
 }
 
+func TestMissingProbes(t *testing.T) {
+	for _, row := range []struct {
+		src  string
+		want MissingProbes
+	}{
+		{"begin { }", MissingError}, {"config = { missing_probes=ignore } begin { }", MissingIgnore}, {"config = { missing_probes=\"warn\" } begin { }", MissingWarn},
+	} {
+		if got := mustCompile(t, row.src, Options{}).Missing; got != row.want {
+			t.Errorf("%s: %v", row.src, got)
+		}
+	}
+}
+
 // TestEventIsNotTrusted: the ring is in memory that the target can write.
 func TestEventIsNotTrusted(t *testing.T) {
 	s := mustCompile(t, `uprobe:a:f { printf("%d %d", arg0, (int8)arg1) }`, Options{})

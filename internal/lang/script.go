@@ -22,9 +22,22 @@ type Script struct {
 	// script's config block says otherwise.
 	PrintMapsOnExit bool
 
+	// Missing says what becomes of places that are not there, as the setting
+	// missing_probes of the config block does. A script without any is an error.
+	Missing MissingProbes
+
 	scratch    int // bytes of the threads' scratch memory
 	scratchMap int // the number of the map that it is
 }
+
+// MissingProbes is a value of the setting missing_probes.
+type MissingProbes string
+
+const (
+	MissingError  MissingProbes = "error"
+	MissingWarn   MissingProbes = "warn"
+	MissingIgnore MissingProbes = "ignore"
+)
 
 // MapSpecs are the maps as an arena needs them, by number.
 func (s *Script) MapSpecs() []abi.MapSpec {

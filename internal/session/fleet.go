@@ -128,6 +128,7 @@ func (s *Session) welcome(ctx context.Context, a arrival) {
 		s.fleet.starting[a.pid] = time.Now().Add(startTime)
 		return
 	}
+	s.fleet.seen[a.pid] = looks
 	ctx, cancel := context.WithTimeout(ctx, ptrace.AdoptTime)
 	defer cancel()
 	m, err := newSession(s.config)

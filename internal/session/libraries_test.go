@@ -134,3 +134,33 @@ func restored(t *testing.T, pid int) {
 	}
 	t.Errorf("the text differs: %q", changes)
 }
+
+// TestMissingProbes: places that are not there are an error, unless the script says
+// that they may be missing. A library that can still come is none of them.
+func TestMissingProbes(t *testing.T) {
+	p := testkit.Busy(t, 1)
+	here := "uprobe:" + exe(t, p.Pid()) + ":work"
+	for _, c := range []struct {
+		script string
+		works  bool
+	}{
+		{here + ", uprobe:libc:no_such_function { @ = count(); }", false},
+		{"config = { missing_probes = warn } " + here + ", uprobe:libc:no_such_function { @ = count(); }", true},
+		{"config = { missing_probes = ignore } " + here + " { @ = count(); } uprobe:libnosuch:f { @f = count(); }", true},
+		{"config = { missing_probes = ignore } uprobe:libnosuch:f { @f = count(); }", false},
+		{here + " { @ = count(); } uprobe:libdl:dlopen { @f = count(); }", true},
+	} {
+		s, r, err := tryAttach(t, p.Pid(), c.script)
+		if (err == nil) != c.works {
+			t.Errorf("%s: %v", c.script, err)
+		}
+		if err != nil {
+			continue
+		}
+		run(t, p, 100, "work", 1)
+		finish(t, s)
+		if e := r.maps["@"]; len(e) != 1 || e[0].Value[0] != 100 {
+			t.Errorf("%s: counted %v", c.script, e)
+		}
+	}
+}

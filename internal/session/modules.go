@@ -190,14 +190,15 @@ var errNotMapped = errors.New("not mapped")
 // mayCome reports whether an attach point names a file that is not mapped but can
 // be loaded at any time: a library that there is.
 func (ms *modules) mayCome(a *lang.AttachPoint) bool {
+	root := proc.Path(ms.pid, "root")
 	if !strings.Contains(a.Path, "/") {
-		return false
+		files, err := libraryFiles(root, a.Path)
+		return err == nil && slices.ContainsFunc(files, isLoadable)
 	}
 	abs, err := filepath.Abs(a.Path)
 	if err != nil {
 		return false
 	}
-	root := proc.Path(ms.pid, "root")
 	files := []string{root + abs}
 	if a.PathWildcard {
 		files, _ = filepath.Glob(root + abs) // a pattern that is none matches nothing

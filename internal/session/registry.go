@@ -28,6 +28,9 @@ type registry struct {
 	traits inject.Traits
 	target *inject.Target // nil until there is one
 	log    func(format string, args ...any)
+	warn   func(format string, args ...any)
+
+	missing lang.MissingProbes // what becomes of places that are not there
 
 	patterns []*pattern
 	probes   []*Probe // by their numbers, ascending
@@ -79,8 +82,8 @@ type Probe struct {
 	hits, missed uint64 // what they were when it was registered
 }
 
-func newRegistry(ms *modules, traits inject.Traits, log func(string, ...any)) *registry {
-	return &registry{ms: ms, traits: traits, log: log,
+func newRegistry(ms *modules, traits inject.Traits, log, warn func(string, ...any)) *registry {
+	return &registry{ms: ms, traits: traits, log: log, warn: warn,
 		sites: map[siteKey]*site{}, units: map[siteKey]*unit{}, dirty: map[*unit]bool{}}
 }
 
@@ -90,21 +93,38 @@ func (r *registry) Close() { r.ms.Close() }
 // add registers programs. After an error nothing is registered that was not before.
 func (r *registry) add(patterns []*pattern) ([]*Probe, error) {
 	var added []*Probe
+	var missing []error
 	for _, p := range patterns {
-		found, unclear, err := r.ms.ofKind(p.probe, p.attach)
+		sites, unclear, err := r.ms.ofKind(p.probe, p.attach)
 		if errors.Is(err, errNotMapped) && (r.partial || r.ms.mayCome(p.attach)) {
 			r.log("%v; it is probed when it is loaded", err)
 			err = nil
 		}
 		if err != nil {
-			r.remove(added)
-			return nil, err
+			missing = append(missing, err)
+			continue
 		}
 		p.unclear = unclear
-		added = append(added, r.addSites(p, found)...)
+		added = append(added, r.addSites(p, sites)...)
+	}
+	if len(missing) > 0 && (len(missing) == len(patterns) || r.missing != lang.MissingWarn && r.missing != lang.MissingIgnore) {
+		r.remove(added)
+		return nil, missing[0]
+	}
+	for _, err := range missing {
+		r.tellMissing(err)
 	}
 	r.patterns = append(r.patterns, patterns...)
 	return added, nil
+}
+
+// tellMissing tells of a place that is not there.
+func (r *registry) tellMissing(err error) {
+	if r.missing == lang.MissingWarn {
+		r.warn("%v", err)
+		return
+	}
+	r.log("%v", err)
 }
 
 // addSites registers a pattern's program at sites that were found.

@@ -263,7 +263,8 @@ func (s *Session) plan() error {
 		ms.Close()
 		return err
 	}
-	s.registry = newRegistry(ms, s.traits, s.config.Log)
+	s.registry = newRegistry(ms, s.traits, s.config.Log, s.config.Warn)
+	s.registry.missing = s.config.Script.Missing
 	s.registry.breakpoints, s.registry.partial = s.config.Breakpoints, s.parent != nil
 	if _, err := s.registry.add(s.patterns()); err != nil {
 		return err

@@ -1,6 +1,7 @@
 package session
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -46,16 +47,27 @@ type arrival struct {
 // exist are errors.
 func newWatcher(c *Config) (*watcher, error) {
 	w := &watcher{hold: c.Hold, starting: map[int]time.Time{}, arrivals: make(chan arrival), seen: map[int]int{os.Getpid(): looks, os.Getppid(): looks}}
+	var missing error
 	for i := range c.Script.Probes {
 		p := &c.Script.Probes[i]
 		if !needsProcess(*p) {
 			continue
 		}
 		for k := range p.Attach {
-			if err := w.resolve(&p.Attach[k]); err != nil {
+			err := w.resolve(&p.Attach[k])
+			switch {
+			case err == nil:
+				continue
+			case c.Script.Missing == lang.MissingWarn:
+				c.Warn("%v", err)
+			case c.Script.Missing != lang.MissingIgnore:
 				return nil, err
 			}
+			missing = cmp.Or(missing, err)
 		}
+	}
+	if len(w.files) == 0 && missing != nil {
+		return nil, missing
 	}
 	return w, nil
 }
@@ -104,14 +116,16 @@ func filesOf(a *lang.AttachPoint) ([]string, error) {
 	if name, err := exec.LookPath(a.Path); err == nil {
 		return []string{name}, nil
 	}
-	return libraryFiles(a.Path)
+	return libraryFiles("", a.Path)
 }
 
 // libraryDirs are where libraries are found by their short names.
 var libraryDirs = []string{"/lib/x86_64-linux-gnu", "/usr/lib/x86_64-linux-gnu", "/lib64", "/usr/lib64", "/lib", "/usr/lib", "/usr/local/lib"}
 
-func libraryFiles(short string) ([]string, error) {
+// libraryFiles finds a library by its short name, in the directories of a process's root.
+func libraryFiles(root, short string) ([]string, error) {
 	for _, dir := range libraryDirs {
+		dir = root + dir
 		entries, err := os.ReadDir(dir)
 		if err != nil {
 			continue
