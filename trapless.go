@@ -64,7 +64,8 @@ type CompileOptions struct {
 	Unsafe bool     // system() is no error
 
 	// The process that is to be probed, or the program that will be started. Its debug information knows
-	// types and parameters that the script does not declare. Both may be left out.
+	// types and parameters that the script does not declare. Without either, that of the files is read which
+	// attach points name by a path.
 	PID     int
 	Program string
 
@@ -74,10 +75,9 @@ type CompileOptions struct {
 // CompileWith is Compile with more options.
 func CompileWith(name, src string, o CompileOptions) (*Script, error) {
 	options := lang.Options{Params: o.Params, Named: o.Named}
-	if types := o.types(); types != nil {
-		defer types.Close()
-		options.Types = types
-	}
+	types := o.types()
+	defer types.Close()
+	options.Types = types
 	s, err := lang.Compile(src, name, options)
 	if err != nil {
 		return nil, err

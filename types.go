@@ -17,13 +17,10 @@ var libraryDirs = []string{"/lib/x86_64-linux-gnu", "/usr/lib/x86_64-linux-gnu",
 
 // types are those of the target: of a process, or of a program that will be started.
 func (o *CompileOptions) types() *debuginfo.Source {
-	switch {
-	case o.PID > 0:
+	if o.PID > 0 {
 		return debuginfo.New(proc.Path(o.PID, "root"), func(a *lang.AttachPoint) string { return fileOfProcess(o.PID, a) })
-	case o.Program != "":
-		return debuginfo.New("", func(a *lang.AttachPoint) string { return fileOfProgram(o.Program, a) })
 	}
-	return nil
+	return debuginfo.New("", func(a *lang.AttachPoint) string { return fileOfProgram(o.Program, a) })
 }
 
 // fileOfProcess is the path, in the process's file system, of the file that an attach point names.
