@@ -14,7 +14,7 @@ import (
 // Magic starts every arena; Version changes with any incompatible layout.
 const (
 	Magic   = 0x5353454c50415254 // "TRAPLESS", little endian
-	Version = 3
+	Version = 4
 )
 
 // Offsets of words in the arena header, in bytes from the arena's base.
