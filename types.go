@@ -1,7 +1,6 @@
 package trapless
 
 import (
-	"os"
 	"os/exec"
 	"path"
 	"path/filepath"
@@ -10,10 +9,8 @@ import (
 	"trapless/internal/debuginfo"
 	"trapless/internal/lang"
 	"trapless/internal/proc"
+	"trapless/internal/session"
 )
-
-// libraryDirs are where libraries are that no process has mapped yet (ld.so(8)).
-var libraryDirs = []string{"/lib/x86_64-linux-gnu", "/usr/lib/x86_64-linux-gnu", "/lib64", "/usr/lib64", "/usr/local/lib", "/lib", "/usr/lib"}
 
 // types are those of the target: of a process, or of a program that will be started.
 func (o *CompileOptions) types() *debuginfo.Source {
@@ -56,18 +53,8 @@ func fileOfProgram(program string, a *lang.AttachPoint) string {
 	case strings.Contains(a.Path, "/"):
 		return absolute(a.Path)
 	}
-	for _, dir := range libraryDirs {
-		entries, err := os.ReadDir(dir)
-		if err != nil {
-			continue
-		}
-		for _, e := range entries {
-			if lang.IsLibrary(e.Name(), a.Path) {
-				return path.Join(dir, e.Name())
-			}
-		}
-	}
-	return ""
+	name, _ := session.LibraryFile("", a.Path) // without one there are no types
+	return name
 }
 
 func absolute(name string) string {

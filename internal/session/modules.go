@@ -192,8 +192,8 @@ var errNotMapped = errors.New("not mapped")
 func (ms *modules) mayCome(a *lang.AttachPoint) bool {
 	root := proc.Path(ms.pid, "root")
 	if !strings.Contains(a.Path, "/") {
-		files, err := libraryFiles(root, a.Path)
-		return err == nil && slices.ContainsFunc(files, isLoadable)
+		name, err := LibraryFile(root, a.Path)
+		return err == nil && isLoadable(name)
 	}
 	abs, err := filepath.Abs(a.Path)
 	if err != nil {

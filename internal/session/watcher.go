@@ -116,14 +116,15 @@ func filesOf(a *lang.AttachPoint) ([]string, error) {
 	if name, err := exec.LookPath(a.Path); err == nil {
 		return []string{name}, nil
 	}
-	return libraryFiles("", a.Path)
+	name, err := LibraryFile("", a.Path)
+	return []string{name}, err
 }
 
-// libraryDirs are where libraries are found by their short names.
+// libraryDirs are where libraries are found by their short names (ld.so(8)).
 var libraryDirs = []string{"/lib/x86_64-linux-gnu", "/usr/lib/x86_64-linux-gnu", "/lib64", "/usr/lib64", "/lib", "/usr/lib", "/usr/local/lib"}
 
-// libraryFiles finds a library by its short name, in the directories of a process's root.
-func libraryFiles(root, short string) ([]string, error) {
+// LibraryFile finds a library by its short name, in the directories of a process's root.
+func LibraryFile(root, short string) (string, error) {
 	for _, dir := range libraryDirs {
 		dir = root + dir
 		entries, err := os.ReadDir(dir)
@@ -132,11 +133,11 @@ func libraryFiles(root, short string) ([]string, error) {
 		}
 		for _, e := range entries {
 			if name := filepath.Join(dir, e.Name()); (e.Name() == short || lang.IsLibrary(e.Name(), short)) && isELF(name) {
-				return []string{name}, nil
+				return name, nil
 			}
 		}
 	}
-	return nil, fmt.Errorf("%s: neither a program in PATH nor a library in %s", short, strings.Join(libraryDirs, ", "))
+	return "", fmt.Errorf("%s: neither a program in PATH nor a library in %s", short, strings.Join(libraryDirs, ", "))
 }
 
 // isELF reports whether a file is a program or a library; a linker's script is none.
