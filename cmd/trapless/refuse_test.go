@@ -48,6 +48,8 @@ func TestBadUsage(t *testing.T) {
 		{"trace|-p|1|--duration|-1s|-e|BEGIN { }", "--duration -1s is negative"},
 		{"trace|--nonsense", "unknown flag: --nonsense; see 'trapless trace --help'"},
 		{"trace|-c|a 'b|-e|BEGIN { }", "a quote or a backslash is not closed"},
+		{"trace|--include|stdio.h|-e|BEGIN { }", "headers are not read"},
+		{"trace|--debuginfo|debug|-e|BEGIN { }", "--debuginfo is not available"},
 		{"clean", "give the process with -p PID"},
 		{"clean|-p|1|more", `takes no argument "more"`},
 		{"nonsense", `unknown command "nonsense"`},

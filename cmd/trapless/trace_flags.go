@@ -61,16 +61,16 @@ func (f *traceFlags) register(c *cobra.Command) {
 	fl.StringVarP(&f.buffer, "buffer", "B", "line", "hold output back: line, full (until the end) or none")
 	fl.BoolVarP(&f.quiet, "quiet", "q", false, "do not tell how many probes there are")
 	fl.BoolVar(&f.unsafe, "unsafe", false, "allow system() and what else acts on the system")
-	fl.BoolVarP(&f.warnings, "warnings", "k", false, "warn of reads and map accesses that fail")
+	fl.BoolVarP(&f.warnings, "warnings", "k", false, "has no effect: what fails is 0, and updates that were lost are always told of")
 	fl.BoolVar(&f.noWarnings, "no-warnings", false, "print no warning")
 	fl.BoolVarP(&f.verbose, "verbose", "v", false, "say on standard error what is done, with the pauses of the target")
 	fl.StringSliceVarP(&f.debug, "debug", "d", nil, "print what a stage makes of the script: codegen (eBPF) or all")
 	fl.BoolVar(&f.dryRun, "dry-run", false, "end when the script is compiled")
 	fl.BoolVar(&f.info, "info", false, "tell what this system and this program can do")
 	fl.BoolVarP(&f.version, "version", "V", false, "tell the version")
-	fl.StringArrayVar(&f.include, "include", nil, "read this header before the script")
-	fl.StringArrayVarP(&f.dirs, "include-dir", "I", nil, "look for headers in this directory, too")
-	fl.StringArrayVar(&f.debuginfo, "debuginfo", nil, "look for debug information in these directories, too (DIR:DIR)")
+	fl.StringArrayVar(&f.include, "include", nil, "not available: declare the structures in the script")
+	fl.StringArrayVarP(&f.dirs, "include-dir", "I", nil, "not available, as --include")
+	fl.StringArrayVar(&f.debuginfo, "debuginfo", nil, "not available: separate debug information is looked for in /usr/lib/debug")
 	fl.StringVar(&f.filter, "probe-filter", "", "run only probes whose name fits this regular expression")
 	fl.BoolVar(&f.breaks, "breakpoints", false, "allow a breakpoint where no jump is possible; it kills a thread that blocks SIGTRAP")
 	fl.BoolVar(&f.hold, "hold", false, "without -p and -c: hold programs in execve until they are probed, so that no call is missed; until then they die with the tracer")
@@ -101,8 +101,9 @@ func (f *traceFlags) check() error {
 		return usageError{fmt.Errorf("-B must be either 'line', 'full', or 'none'")}
 	case f.warnings && f.noWarnings:
 		return usageError{errors.New("-k and --no-warnings exclude each other")}
-	case f.mode != "" || f.test || f.bench:
-		return usageError{errors.New("--mode, --test, --bench, --aot and --emit-... are about bpftrace's own compiler; there is nothing like them here")}
+	}
+	if err := f.unavailable(); err != nil {
+		return err
 	}
 	if f.pidText == "" {
 		return nil
@@ -110,6 +111,19 @@ func (f *traceFlags) check() error {
 	var err error
 	f.pid, err = parsePID(f.pidText)
 	return err
+}
+
+// unavailable refuses options of bpftrace's that mean nothing here.
+func (f *traceFlags) unavailable() error {
+	switch {
+	case len(f.include)+len(f.dirs) > 0:
+		return usageError{errors.New("headers are not read: declare the structures that they define in the script, or let the program's debug information tell")}
+	case len(f.debuginfo) > 0:
+		return usageError{errors.New("--debuginfo is not available: put separate debug information where it is looked for, /usr/lib/debug or beside the program")}
+	case f.mode != "" || f.test || f.bench:
+		return usageError{errors.New("--mode, --test, --bench, --aot and --emit-... are about bpftrace's own compiler; there is nothing like them here")}
+	}
+	return nil
 }
 
 // maxPID is the largest process id that Linux can give (PID_MAX_LIMIT of include/linux/threads.h).
