@@ -74,6 +74,23 @@ func (t *Tracer) newGroup(pid int) *Group {
 // Seize attaches a group again after Detach. It fails with ErrGone or ErrExec
 // when the address space that the group stood for has ended.
 func (g *Group) Seize(ctx context.Context) error {
+	for range seizeTries - 1 {
+		err := g.trySeize(ctx)
+		if !errors.Is(err, proc.ErrNoProcess) {
+			return err
+		}
+		if _, err := proc.LiveThread(g.PID); err != nil {
+			return err
+		}
+	}
+	return g.trySeize(ctx)
+}
+
+// seizeTries is how often it is tried, when the thread whose files were read has
+// ended meanwhile, but not the process.
+const seizeTries = 3
+
+func (g *Group) trySeize(ctx context.Context) error {
 	if err := proc.CheckBut(g.PID, g.t.tid); err != nil {
 		return err
 	}

@@ -6,9 +6,11 @@ import (
 	"os/exec"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
+	"trapless/internal/proc"
 	"trapless/internal/testkit"
 )
 
@@ -122,17 +124,26 @@ func startDL(t *testing.T, args ...string) *testkit.Target {
 	return p
 }
 
-// restored is noChanges for a process whose mappings change while they are read.
+// restored requires that the text is as it was, of a process whose mappings change
+// unless it is stopped.
 func restored(t *testing.T, pid int) {
 	t.Helper()
-	var changes []string
-	for range 50 {
-		if changes = testkit.TextChanges(t, pid); len(changes) == 0 {
-			return
-		}
-		time.Sleep(3 * time.Millisecond)
+	if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
 	}
-	t.Errorf("the text differs: %q", changes)
+	for stopped := false; !stopped; time.Sleep(time.Millisecond) {
+		st, err := proc.ReadStat(pid, pid)
+		if err != nil {
+			t.Fatal(err)
+		}
+		stopped = st.State == proc.Stopped
+	}
+	if changes := testkit.TextChanges(t, pid); len(changes) != 0 {
+		t.Errorf("the text differs: %q", changes)
+	}
+	if err := syscall.Kill(pid, syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // TestMissingProbes: places that are not there are an error, unless the script says
