@@ -181,6 +181,15 @@ func TestCollection(t *testing.T) {
 	if err := coll.Maps["counts"].Lookup(uint64(0), new(uint64)); err != nil {
 		t.Errorf("the map cannot be read after the process has ended: %v", err)
 	}
+	if err := coll.Close(); err != nil {
+		t.Error(err)
+	}
+	if err := coll.Maps["counts"].Lookup(uint64(0), new(uint64)); !errors.Is(err, trapless.ErrEnded) {
+		t.Errorf("a map of a closed collection: %v", err)
+	}
+	if it := coll.Maps["counts"].Iterate(); it.Next(new(uint64), new(uint64)) || !errors.Is(it.Err(), trapless.ErrEnded) {
+		t.Errorf("iterating over a map of a closed collection: %v", it.Err())
+	}
 }
 
 func checkCounts(t *testing.T, coll *trapless.Collection) {

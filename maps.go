@@ -41,7 +41,11 @@ func (m *Map) entries() ([]arena.Raw, error) {
 	if m.Spec.IsRing() {
 		return nil, fmt.Errorf("map %s: %w", m.Name, errRing)
 	}
-	return m.coll.session.ReadMap(m.number), nil
+	all, err := m.coll.session.ReadMap(m.number)
+	if err != nil {
+		return nil, fmt.Errorf("map %s: %w", m.Name, err)
+	}
+	return all, nil
 }
 
 // Lookup reads the value of a key into what value points to. In a hash it looks at
@@ -54,9 +58,9 @@ func (m *Map) Lookup(key, value any) error {
 	if m.Spec.IsRing() {
 		return fmt.Errorf("map %s: %w", m.Name, errRing)
 	}
-	r, ok := m.coll.session.LookupKey(m.number, k)
-	if !ok {
-		return fmt.Errorf("map %s: %w", m.Name, ErrKeyNotExist)
+	r, err := m.coll.session.LookupKey(m.number, k)
+	if err != nil {
+		return fmt.Errorf("map %s: %w", m.Name, err)
 	}
 	return m.decode(r.Values, value)
 }

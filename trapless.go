@@ -280,7 +280,8 @@ type Entry struct {
 	Value int64
 }
 
-// Map reads a map by its name, with the '@', ordered by key.
+// Map reads a map by its name, with the '@', ordered by key. After Close it tells what the
+// map held then.
 func (s *Session) Map(name string) ([]Entry, error) {
 	for i := range s.script.compiled.Maps {
 		m := &s.script.compiled.Maps[i]

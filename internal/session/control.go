@@ -212,11 +212,11 @@ func (s *Session) Optimize(ctx context.Context, on bool) error {
 	return s.apply(ctx)
 }
 
-// Probes describes all probes, by their numbers.
+// Probes describes all probes, by their numbers. After Close there are none.
 func (s *Session) Probes() []ProbeInfo {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.registry == nil {
+	if s.registry == nil || s.closed {
 		return nil
 	}
 	return s.infos(slices.DeleteFunc(slices.Clone(s.registry.probes), func(p *Probe) bool { return p.pattern.internal }))
@@ -225,10 +225,13 @@ func (s *Session) Probes() []ProbeInfo {
 // atWork fails when the session is not.
 func (s *Session) atWork() error {
 	if !s.armed || s.registry == nil || !s.target.Mem().Alive() {
-		return fmt.Errorf("process %d: %w", s.PID, ErrEnded)
+		return s.over()
 	}
 	return nil
 }
+
+// over says that the session has ended.
+func (s *Session) over() error { return fmt.Errorf("process %d: %w", s.PID, ErrEnded) }
 
 func (s *Session) find(ids []int) ([]*Probe, error) {
 	if err := s.atWork(); err != nil {
@@ -347,11 +350,11 @@ type Reads struct {
 	Asked  uint64 `json:"asked"`  // after the kernel was asked whether the page is there
 }
 
-// Reads is how memory was read so far.
+// Reads is how memory was read so far; after Close it tells nothing.
 func (s *Session) Reads() Reads {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.arena == nil {
+	if s.arena == nil || s.closed {
 		return Reads{}
 	}
 	direct, asked := s.arena.Reads()

@@ -6,16 +6,44 @@ import (
 	"fmt"
 	"time"
 
+	"trapless/internal/arena"
 	"trapless/internal/proc"
 	"trapless/internal/ptrace"
 	"trapless/internal/unix"
 )
 
 // Close takes everything out of the target and lets go of it. It is safe at any
-// moment, also after an error, and does nothing the second time.
+// moment, also after an error, and does nothing the second time. Entries tells the last
+// values from then on.
 func (s *Session) Close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.closed {
+		return nil
+	}
+	err := s.disarm()
+	if s.family != nil {
+		s.family.end()
+	}
+	err = errors.Join(err, s.disarmMembers())
+	s.keep()
+	s.closed = true
+	return errors.Join(err, s.close())
+}
+
+// keep copies what can be asked for after Close. An object's maps are of any size.
+func (s *Session) keep() {
+	if s.arena == nil || s.config.Object != nil || s.parent != nil {
+		return
+	}
+	s.last = make([][]arena.Entry, len(s.config.Script.Maps))
+	for i := range s.last {
+		s.last[i] = s.entries(i)
+	}
+}
+
+// close gives back what the session holds, after disarm.
+func (s *Session) close() error {
 	if s.registry != nil {
 		s.registry.Close()
 	}
@@ -23,17 +51,14 @@ func (s *Session) Close() error {
 		s.symbols.Close()
 	}
 	if s.private != nil {
-		err := errors.Join(s.closeMembers(), unix.Unmap(s.private))
-		s.private, s.arena = nil, nil
-		return err
+		return errors.Join(s.closeMembers(), unix.Unmap(s.private))
 	}
 	if s.tracer == nil {
 		return nil
 	}
-	err := s.disarm()
+	var err error
 	if s.family != nil {
-		s.family.end()
-		err = errors.Join(err, s.closeMembers())
+		err = s.closeMembers()
 		s.family.images.Close()
 	}
 	if s.target != nil {
@@ -51,7 +76,6 @@ func (s *Session) Close() error {
 	if s.parent == nil || !s.follows() {
 		s.tracer.Close()
 	}
-	s.tracer = nil
 	if s.pidfd >= 0 {
 		_ = unix.Close(s.pidfd)
 	}

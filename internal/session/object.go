@@ -38,18 +38,29 @@ var (
 	ErrMapFull     = errors.New("the map is full, or the index is out of range")
 )
 
-// ReadMap is what map number n holds.
-func (s *Session) ReadMap(n int) []arena.Raw {
+// ReadMap is what map number n holds. It fails with ErrEnded after Close.
+func (s *Session) ReadMap(n int) ([]arena.Raw, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.arena.Raw(n)
+	if s.closed {
+		return nil, s.over()
+	}
+	return s.arena.Raw(n), nil
 }
 
-// LookupKey reads the entry of map number n that a key has.
-func (s *Session) LookupKey(n int, key []byte) (arena.Raw, bool) {
+// LookupKey reads the entry of map number n that a key has. It fails with
+// ErrKeyNotExist, and with ErrEnded after Close.
+func (s *Session) LookupKey(n int, key []byte) (arena.Raw, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.arena.RawOf(n, key)
+	if s.closed {
+		return arena.Raw{}, s.over()
+	}
+	r, ok := s.arena.RawOf(n, key)
+	if !ok {
+		return r, ErrKeyNotExist
+	}
+	return r, nil
 }
 
 // UpdateMap does map_update_elem on map number n, whose values all threads share,

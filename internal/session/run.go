@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -40,6 +41,9 @@ func (s *Session) Run(ctx context.Context) (err error) {
 	s.poll(ctx)
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.closed {
+		return s.over()
+	}
 	if s.family != nil {
 		s.family.end()
 	}
@@ -110,6 +114,9 @@ func (s *Session) poll(ctx context.Context) {
 func (s *Session) Poll() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.closed {
+		return
+	}
 	for range 2 { // the first look finds the newest ones, the second one takes them
 		s.drain(false)
 	}
@@ -119,7 +126,7 @@ func (s *Session) Poll() {
 func (s *Session) look(p *poller, now time.Time) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.stopped || s.target != nil && !s.armed {
+	if s.stopped || s.closed || s.target != nil && !s.armed {
 		return false
 	}
 	s.drain(false)
@@ -379,10 +386,17 @@ func (s *Session) printMap(i int, top, div uint32) {
 	}
 }
 
-// Entries is what map number i holds for the script.
+// Entries is what map number i holds for the script, or held at Close. Without a
+// script, it tells nothing then.
 func (s *Session) Entries(i int) []arena.Entry {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.closed {
+		if s.last == nil {
+			return nil
+		}
+		return slices.Clone(s.last[i])
+	}
 	return s.entries(i)
 }
 

@@ -100,6 +100,8 @@ type Session struct {
 	status   int   // that exit() was given
 	failed   error // of the sink
 	armed    bool
+	closed   bool            // there is no arena any more
+	last     [][]arena.Entry // what a script's maps held then
 	within   time.Duration // that a change may take, if it is set: for tests
 	pauses   []time.Duration
 }
