@@ -242,19 +242,15 @@ func (p *Planner) start(c *claims, site abi.Addr, i, least int) *Window {
 	return w
 }
 
-// startPad adds bytes of padding that nothing runs. What it leaves of a no-op is
-// dead too, and may hold a cave.
+// startPad adds bytes of padding that nothing runs, so that no boundary is among
+// them. What it leaves of a no-op is dead too, and may hold a cave.
 func (p *Planner) startPad(c *claims, w *Window, least int) {
 	off := int(w.End() - p.f.Start)
 	end := p.padEnd(off)
 	for ; w.Len < least && off < end && c.open(off, 1); off++ {
-		w.Insts = append(w.Insts, Inst{Inst: deadByte, Off: w.Len, Pad: true})
 		w.Len++
 	}
 }
-
-// deadByte stands for a byte of padding.
-var deadByte, _ = insn.Decode([]byte{breakpoint}, insn.Mode64)
 
 func (w *Window) add(in insn.Inst) {
 	w.Insts = append(w.Insts, Inst{Inst: in, Off: w.Len})

@@ -22,6 +22,7 @@ func TestCramped(t *testing.T) {
 		{name: "a jump target behind it", code: "4889f8 4889f9 75fb c3", facts: roomy, tactic: Pun, len: 3},
 		{name: "no free address, padding", code: "4889f8 4889f9 75fb c3 | 0f1f440000 cccccc", facts: full, tactic: Short, len: 3},
 		{name: "no free address, instructions move out", code: "4889f8 4889f9 75fb 48b80000000000000000 c3", facts: full, tactic: Evict, len: 3},
+		{name: "no free address, a return and padding too short for a cave", code: "48b80000000000000000 eb00 c3 | 6690", site: 12, facts: careful, tactic: Evict, len: 2},
 		{name: "no free address at all", code: "4889f8 4889f9 75fb c3", facts: full, tactic: Trap, len: 3},
 		{name: "no free address, no breakpoints", code: "4889f8 4889f9 75fb c3", facts: careful, reason: JumpInside, detail: "--breakpoints"},
 		{name: "no room, no handlers", code: "4889f8 4889f9 75fb c3", facts: noTraps, reason: JumpInside},

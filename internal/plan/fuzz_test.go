@@ -77,7 +77,8 @@ func checkWindow(t *testing.T, w *Window) {
 			t.Fatalf("site %v is not instruction %d of the window at %v", s.Addr, s.Inst, w.Start)
 		}
 	}
-	if end != w.Len && !w.Bare || len(w.Old) != w.Len {
+	runsOut := len(w.Insts) == 0 || w.Insts[len(w.Insts)-1].Branch.Falls()
+	if end != w.Len && !w.Bare && (end > w.Len || runsOut) || len(w.Old) != w.Len {
 		t.Fatalf("%d bytes of instructions in a window of %d", end, w.Len)
 	}
 	space := NewSpace(SpaceConfig{Maps: []Mapping{{Range: w.Range()}}})

@@ -185,7 +185,7 @@ type Window struct {
 	Start  abi.Addr // first byte of the window
 	Len    int      // bytes, at most MaxLen; less than five for the tactics pun, short, evict and trap
 	Tactic Tactic   // of the first site
-	Insts  []Inst   // the whole window, without gaps
+	Insts  []Inst   // the whole window, without gaps, but for bytes at its end that nothing runs
 	Old    []byte   // what the target's bytes must be
 
 	// Call: the site is a call, and remains one to another target, so at the
