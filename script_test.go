@@ -15,6 +15,7 @@ import (
 //	=== NAME
 //	params 1 abc       (positional parameters, if any)
 //	status 3           (of exit(), if it is not 0)
+//	clock @ts          (the map with the time that tseries() sees)
 //	bpftrace           (Debian's bpftrace 0.17 prints the same, but for spaces at the end of lines)
 //	--- script
 //	begin { print($1); }
@@ -25,6 +26,7 @@ import (
 // bpftrace's documentation of 0.26.
 type scriptCase struct {
 	name, script, output string
+	clock                string
 	params               []string
 	status               int
 }
@@ -53,6 +55,8 @@ func readScriptCases(t *testing.T, path string) []scriptCase {
 				if c.status, err = strconv.Atoi(words[1]); err != nil {
 					t.Fatal(err)
 				}
+			case "clock":
+				c.clock = words[1]
 			case "bpftrace":
 			default:
 				t.Fatalf("%s: %s: unknown field %q", path, name, line)
@@ -64,6 +68,8 @@ func readScriptCases(t *testing.T, path string) []scriptCase {
 }
 
 func TestScripts(t *testing.T) {
+	defer func(l *time.Location) { time.Local = l }(time.Local)
+	time.Local = time.UTC
 	files, err := filepath.Glob("testdata/scripts/*.txt")
 	if err != nil || len(files) == 0 {
 		t.Fatalf("no scripts: %v", err)
@@ -81,7 +87,7 @@ func TestScripts(t *testing.T) {
 }
 
 func (c *scriptCase) run(t *testing.T) {
-	script, err := Compile("stdin", c.script, c.params...)
+	script, err := CompileWith("stdin", c.script, CompileOptions{Params: c.params, Clock: c.clock})
 	if err != nil {
 		t.Fatal(err)
 	}

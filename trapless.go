@@ -70,11 +70,15 @@ type CompileOptions struct {
 	Program string
 
 	Named map[string]string // the script's own options, which getopt() reads
+
+	// Clock is the map, as '@ts', that holds the time in nanoseconds which tseries() sees, for tests of scripts;
+	// the real time if it is empty.
+	Clock string
 }
 
 // CompileWith is Compile with more options.
 func CompileWith(name, src string, o CompileOptions) (*Script, error) {
-	options := lang.Options{Params: o.Params, Named: o.Named}
+	options := lang.Options{Params: o.Params, Named: o.Named, Clock: strings.TrimPrefix(o.Clock, "@")}
 	types := o.types()
 	defer types.Close()
 	options.Types = types
@@ -274,7 +278,8 @@ func (o Options) config(s *Script) session.Config {
 }
 
 // Entry is an entry of a map: the parts of its key, and its value, which is of
-// avg() and stats() the average, of hist() and lhist() how many values there were.
+// avg() and stats() the average, of hist() and lhist() how many values there were, of tseries()
+// the latest one.
 type Entry struct {
 	Key   []uint64
 	Value int64

@@ -57,6 +57,8 @@ func (m *Map) Value(cell []uint64) uint64 {
 		return count
 	case Sum:
 		return second
+	case TSeries:
+		return lastPoint(cell)
 	case Hist, LHist:
 		total := uint64(0)
 		for _, n := range cell {
@@ -116,7 +118,7 @@ func (m *mapInfo) cellSize() int {
 			size += plainValue
 		}
 		return size
-	case Count:
+	case Count, TSeries:
 		return 8
 	case Hist, LHist:
 		return 8 * m.buckets.Count()

@@ -27,6 +27,7 @@ type mapInfo struct {
 	agg     Agg
 	signed  bool
 	buckets Buckets
+	series  Series
 	value   Type // of a Plain map
 	keys    []Type
 	entries int // from a declaration, else 0
@@ -239,7 +240,7 @@ func (c *checker) buildMaps() []Map {
 		case Plain:
 			spec.Kind, m.signed = abi.Array, m.value.Signed
 		}
-		if len(m.keys) > 0 {
+		if len(m.keys) > 0 && m.agg != TSeries {
 			spec.Kind, spec.KeySize, spec.MaxEntries = abi.PerSlotHash, 8*keyWords(m.keys), c.config.maxMapKeys
 			if m.agg == Plain {
 				spec.Kind = abi.Hash
@@ -253,7 +254,7 @@ func (c *checker) buildMaps() []Map {
 				spec.Kind, spec.MaxEntries = abi.PerThread, 1
 			}
 		}
-		out = append(out, Map{Name: spec.Name, Spec: spec, Agg: m.agg, Signed: m.signed, Type: m.value, Buckets: m.buckets, Keys: m.keys, Hidden: m.name != "" && m.name[0] == '('})
+		out = append(out, Map{Name: spec.Name, Spec: spec, Agg: m.agg, Signed: m.signed, Type: m.value, Buckets: m.buckets, Series: m.series, Keys: m.keys, Hidden: m.name != "" && m.name[0] == '('})
 	}
 	return out
 }

@@ -4,7 +4,7 @@ import "math"
 
 // aggregations that a map can be assigned.
 var aggregations = map[string]Agg{
-	"count": Count, "sum": Sum, "avg": Avg, "stats": Stats, "min": Min, "max": Max, "hist": Hist, "lhist": LHist,
+	"count": Count, "sum": Sum, "avg": Avg, "stats": Stats, "min": Min, "max": Max, "hist": Hist, "lhist": LHist, "tseries": TSeries,
 }
 
 // assignMap checks "@m[keys] = count()" and the like.
@@ -19,12 +19,12 @@ func (c *checker) assignMap(s *assignStmt, m *mapExpr) {
 		return
 	}
 	keys := c.mapKeys(m)
-	arg, buckets := c.aggArgs(call, agg)
+	arg, how := c.aggArgs(call, agg)
 	info := c.maps[m.name]
 	if info == nil || info.agg == 0 {
 		c.newMap(m, agg, keys)
 		info = c.maps[m.name]
-		info.buckets = buckets
+		info.buckets, info.series = how.buckets, how.series
 	}
 	switch {
 	case info.agg == Plain:
@@ -34,8 +34,12 @@ func (c *checker) assignMap(s *assignStmt, m *mapExpr) {
 		c.diags.Errorf(s.span, "@%s holds %s(), it cannot hold %s()", m.name, info.agg, agg).Note(info.first, "assigned here")
 		return
 	}
-	if info.buckets != buckets && arg.Kind != bad {
+	switch {
+	case arg.Kind == bad:
+	case info.buckets != how.buckets:
 		c.diags.Errorf(call.span, "@%s has other buckets", m.name).Note(info.first, "assigned here")
+	case info.series != how.series:
+		c.diags.Errorf(call.span, "@%s has other intervals, or another aggregation", m.name).Note(info.first, "assigned here")
 	}
 	if arg.Kind == Int && arg.Signed && !info.signed {
 		info.signed, c.changed = true, true
@@ -43,34 +47,42 @@ func (c *checker) assignMap(s *assignStmt, m *mapExpr) {
 	c.sameKeys(m, info, keys)
 }
 
+// aggregated is what the arguments of an aggregation say of the whole map.
+type aggregated struct {
+	buckets Buckets
+	series  Series
+}
+
 // aggArgs checks the arguments of an aggregation and returns the type of the
 // value, which is bad if there is an error.
-func (c *checker) aggArgs(call *callExpr, agg Agg) (Type, Buckets) {
+func (c *checker) aggArgs(call *callExpr, agg Agg) (Type, aggregated) {
 	if f := functions[call.name]; len(call.args) < f.min || len(call.args) > f.max {
 		c.values(call.args)
 		c.arity(call, f.min, f.max)
-		return badType, Buckets{}
+		return badType, aggregated{}
 	}
 	if agg == Count {
-		return noneType, Buckets{}
+		return noneType, aggregated{}
 	}
 	arg := c.value(call.args[0])
 	if arg.Kind != Int && arg.Kind != bad {
 		c.diags.Errorf(call.args[0].base().span, "%s() takes an integer, this is %s", call.name, arg.a())
 		arg = badType
 	}
-	var b Buckets
+	var how aggregated
 	ok := true
 	switch {
 	case agg == Hist && len(call.args) == 2:
-		b, ok = c.histArgs(call)
+		how.buckets, ok = c.histArgs(call)
 	case agg == LHist:
-		b, ok = c.lhistArgs(call)
+		how.buckets, ok = c.lhistArgs(call)
+	case agg == TSeries:
+		how.series, ok = c.seriesArgs(call)
 	}
 	if !ok {
 		arg = badType
 	}
-	return arg, b
+	return arg, how
 }
 
 // maxHistBits and maxLinear bound the size of a cell, as in bpftrace.

@@ -135,7 +135,7 @@ func (c *checker) each(s *eachStmt) {
 		s.v.sym.typ = badType
 	case len(info.keys) == 0:
 		c.diags.Errorf(s.m.span, "@%s has no keys, there is nothing to loop over", s.m.name)
-	case info.agg == Stats || info.agg == Hist || info.agg == LHist:
+	case info.agg == Stats || info.agg == Hist || info.agg == LHist || info.agg == TSeries:
 		c.diags.Errorf(s.m.span, "a loop cannot go over a map that holds %s()", info.agg).Hint("print(@%s) prints it", s.m.name)
 	case !c.inTracer(s.span, "a loop over a map"):
 	default:

@@ -13,7 +13,7 @@ type arity struct{ min, max int }
 // functions that are supported. Those of aggregations stand only where a map
 // is assigned.
 var functions = map[string]*arity{
-	"avg": {1, 1}, "count": {0, 0}, "hist": {1, 2}, "lhist": {4, 4}, "max": {1, 1}, "min": {1, 1}, "stats": {1, 1}, "sum": {1, 1},
+	"avg": {1, 1}, "count": {0, 0}, "hist": {1, 2}, "lhist": {4, 4}, "max": {1, 1}, "min": {1, 1}, "stats": {1, 1}, "sum": {1, 1}, "tseries": {3, 4},
 	"clear": {1, 1}, "delete": {1, 2}, "has_key": {1, 2}, "len": {1, 1}, "zero": {1, 1},
 	"print": {1, 3}, "printf": {1, math.MaxInt}, "errorf": {1, math.MaxInt}, "warnf": {1, math.MaxInt}, "cat": {1, math.MaxInt},
 	"system": {1, math.MaxInt}, "join": {1, 2}, "time": {0, 1}, "exit": {0, 1}, "fail": {1, math.MaxInt}, "static_assert": {2, 2},

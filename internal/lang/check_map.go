@@ -82,7 +82,7 @@ func (c *checker) readMap(m *mapExpr) Type {
 	switch {
 	case info == nil:
 		return badType
-	case info.agg == Stats || info.agg == Hist || info.agg == LHist:
+	case info.agg == Stats || info.agg == Hist || info.agg == LHist || info.agg == TSeries:
 		c.diags.Errorf(m.span, "a map that holds %s() has no value to compute with", info.agg).Hint("print(@%s) prints it", m.name)
 		return badType
 	case info.agg != Plain && !c.inTracer(m.span, "reading a map that holds "+info.agg.String()+"()"):
@@ -174,6 +174,9 @@ func (c *checker) entryCall(x *callExpr) Type {
 		return badType
 	case info.agg != Plain && x.name == "has_key" && c.inTracer(x.span, "has_key() of a map that holds "+info.agg.String()+"()"):
 	case info.agg != Plain && x.name == "has_key":
+		return badType
+	case info.agg == TSeries && x.name == "has_key":
+		c.diags.Errorf(x.span, "not supported yet: has_key() of a map that holds tseries()")
 		return badType
 	case info.agg == Min || info.agg == Max:
 		c.diags.Errorf(x.span, "not supported yet: %s() on a map that holds %s()", x.name, info.agg).Hint("clear(@%s) removes all entries", m.name)

@@ -23,6 +23,7 @@ type Options struct {
 	Named map[string]string // options of the script's own, --name=value
 	Child int               // the process that was started for the script, 0 if there is none
 	Types TypeSource        // may be nil
+	Clock string            // the map that holds the time which tseries() sees, without '@'; the real time if empty
 }
 
 // Compile compiles a script. Name is what errors call it, usually its path.
@@ -51,7 +52,7 @@ func Compile(src, name string, opts Options) (*Script, error) {
 	if err := diags.Err(); err != nil {
 		return nil, err
 	}
-	s := &Script{Source: source, Maps: c.buildMaps(), PrintMapsOnExit: c.config.printMapsOnExit, Missing: c.config.missing}
+	s := &Script{Source: source, Maps: c.buildMaps(), PrintMapsOnExit: c.config.printMapsOnExit, Missing: c.config.missing, clock: opts.Clock}
 	s.addStacks(c.stacks)
 	s.scratchMap = len(s.Maps)
 	for i, n := range tree.probes {

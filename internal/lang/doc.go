@@ -38,6 +38,10 @@
 // in each slot. That is address space, not memory, but with many threads and
 // fine buckets it may be too much; fewer keys (max_map_keys) help.
 //
+// A time series (tseries) is kept by the tracer: a hit writes an event with the value and
+// the time. Intervals are multiples of their length since 1970, by the clock as it was
+// when the tracer began.
+//
 // A map that is assigned values is shared by all threads. '+=', '-=', '++' and
 // '--' on it are one atomic addition, so unlike in bpftrace none is lost; other
 // operators read, compute and write. Keys that were deleted make room for others

@@ -267,6 +267,10 @@ func (l *lowerer) assignStmt(s *assignStmt) {
 	l.hoist(m.keys...)
 	call := s.value.(*callExpr)
 	l.hoist(call.args...)
+	if l.maps[m.name].agg == TSeries {
+		l.record(m, call)
+		return
+	}
 	l.aggregate(m, call)
 }
 

@@ -101,10 +101,16 @@ func (l *lowerer) event(a *Action, args []expr) {
 		l.into(args[i], at, arg.Value.Type)
 		at = at.plus(8 * arg.Value.Type.Words())
 	}
-	l.putBytes(base, []byte{byte(len(l.script.Actions)), byte(len(l.script.Actions) >> 8), byte(len(l.script.Actions) >> 16)}, 1)
-	l.script.Actions = append(l.script.Actions, *a)
-	l.output(base, size)
+	l.act(*a, base, size)
 	l.frame, l.spare, l.big = frame, spare, big
+}
+
+// act adds an action to the script and writes the event whose arguments lie behind the first word of p.
+func (l *lowerer) act(a Action, p place, size int) {
+	n := len(l.script.Actions)
+	l.putBytes(p, []byte{byte(n), byte(n >> 8), byte(n >> 16)}, 1)
+	l.script.Actions = append(l.script.Actions, a)
+	l.output(p, size)
 	if size > bpf.MaxEvent {
 		l.diags.Errorf(a.Span, "the event has %d bytes, the limit is %d", size, bpf.MaxEvent).Hint("str(pointer, length) takes shorter strings")
 	}
@@ -175,9 +181,7 @@ func (l *lowerer) join(c *callExpr) {
 		l.helper(asm.FnProbeReadUserStr)
 	}
 	l.bind(done)
-	l.putBytes(base, []byte{byte(len(l.script.Actions)), byte(len(l.script.Actions) >> 8)}, 1)
-	l.script.Actions = append(l.script.Actions, a)
-	l.output(base, size)
+	l.act(a, base, size)
 }
 
 // bug reports a tree that the checker should have refused.

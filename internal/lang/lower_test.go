@@ -71,6 +71,16 @@ func TestPredicateComesFirst(t *testing.T) {
 	}
 }
 
+// The call that a value makes destroys the register with the arguments, which a key reads later.
+func TestKeysOfArgumentsAndValuesOfCalls(t *testing.T) {
+	for _, body := range []string{"@[arg0] = sum(rand)", "@[arg0] = rand", "@[arg0, rand] = max(arg1)", "@[arg0] = tseries(rand, 1s, 5)", "@[rand] = tseries(arg1, 1s, 5)"} {
+		p := mustCompile(t, "uprobe:a:f { "+body+" }", Options{}).Probes[0].Prog
+		if _, err := usdt.Verify(p); err != nil {
+			t.Errorf("%s: %v", body, err)
+		}
+	}
+}
+
 func TestMapSpecs(t *testing.T) {
 	s := mustCompile(t, `config = { max_map_keys = 100 } let @d = percpuhash(7); let @unused = percpuhash(9);
 		begin { @n = count(); @k[1] = sum(1); @d[1, 2] = count(); @d[1, 3] = count(); print(@k) }`, Options{MaxMapKeys: 50})

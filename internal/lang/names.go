@@ -70,7 +70,7 @@ func set(words string) map[string]bool {
 
 var (
 	// functions of bpftrace that do not exist here yet.
-	unsupportedFunctions = set(`signal signal_thread stack_len strerror tseries uaddr unwatch
+	unsupportedFunctions = set(`signal signal_thread stack_len strerror uaddr unwatch
 		write_user errname signal_name config syscall_name ppid pcomm leader_comm leader_tid dw_ustack`)
 	// builtins of bpftrace that do not exist here yet.
 	unsupportedBuiltins = set(`ctx leader_comm leader_tid pcomm ppid dw_ustack numaid config`)

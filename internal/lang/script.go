@@ -26,8 +26,9 @@ type Script struct {
 	// missing_probes of the config block does. A script without any is an error.
 	Missing MissingProbes
 
-	scratch    int // bytes of the threads' scratch memory
-	scratchMap int // the number of the map that it is
+	clock      string // Options.Clock
+	scratch    int    // bytes of the threads' scratch memory
+	scratchMap int    // the number of the map that it is
 }
 
 // MissingProbes is a value of the setting missing_probes.
@@ -82,6 +83,9 @@ const (
 	// Hist and LHist count values by their buckets: a cell is a u64 for each.
 	Hist
 	LHist
+	// TSeries is a time series. The tracer keeps it: programs write a Record for
+	// each value.
+	TSeries
 	// Plain is no aggregation: values are assigned. All threads share them. A
 	// map without keys has two words, of which the first tells whether there is
 	// a value.
@@ -90,7 +94,7 @@ const (
 
 // String is the name of the function that the map is assigned.
 func (a Agg) String() string {
-	return [...]string{"none", "count", "sum", "avg", "stats", "min", "max", "hist", "lhist", "plain"}[a]
+	return [...]string{"none", "count", "sum", "avg", "stats", "min", "max", "hist", "lhist", "tseries", "plain"}[a]
 }
 
 // Offsets in the cells of a map, but for Hist and LHist.
@@ -109,6 +113,7 @@ type Map struct {
 	Type    Type    // of the values, if Plain
 	Buckets Buckets // of Hist and LHist
 	Keys    []Type  // of the parts of a key; empty for a map without keys
+	Series  Series  // of TSeries
 	Hidden  bool    // it is none of the script's, and is not printed
 
 	Names func(*Value) // looks symbols and stacks up; nil leaves them numbers
@@ -150,11 +155,14 @@ const (
 	Discarded
 	// DeleteEntry removes the entry of Map whose key is Args.
 	DeleteEntry
+	// AddPoint adds a value to a time series of Map: Args are the value, when it was
+	// measured, and the parts of the key.
+	AddPoint
 )
 
 // String is the name of the function in the language.
 func (k ActionKind) String() string {
-	return [...]string{"none", "printf", "print", "print", "clear", "zero", "exit", "print", "errorf", "warnf", "cat", "system", "time", "join", "warning", "delete"}[k]
+	return [...]string{"none", "printf", "print", "print", "clear", "zero", "exit", "print", "errorf", "warnf", "cat", "system", "time", "join", "warning", "delete", "tseries"}[k]
 }
 
 // entry reports whether an action is about one entry, whose key Args are.
@@ -166,7 +174,7 @@ type Action struct {
 	Format   *Format // of Printf, Errorf, Warnf, Cat and System
 	Text     string  // of PrintTime, Join and Discarded
 	Args     []Arg
-	Map      int    // number of the map of PrintMap, PrintEntry, Clear and Zero
+	Map      int    // number of the map of PrintMap, PrintEntry, Clear, Zero, DeleteEntry and Record
 	Top, Div uint32 // of PrintMap; Div is at least 1
 	Span     diag.Span
 }

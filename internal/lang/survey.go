@@ -1,5 +1,7 @@
 package lang
 
+import "slices"
+
 // usage is what a probe uses; it decides where values live.
 type usage struct {
 	args         bool // arguments of the probed function
@@ -52,11 +54,16 @@ func (u *usage) expr(x expr) {
 	if x == nil {
 		return
 	}
+	u.calls(x)
+	walk(x, u.visit)
+}
+
+// calls notes whether an expression makes calls.
+func (u *usage) calls(x expr) {
 	walk(x, func(x expr) {
 		u.called = u.called || needsCalls(x) || readsString(x)
 		u.loops = u.loops || hasBody(x)
 	})
-	walk(x, u.visit)
 }
 
 // hasBody reports whether an expression has statements.
@@ -122,15 +129,17 @@ func (u *usage) assign(s *assignStmt) {
 		u.expr(s.target)
 		return
 	}
-	for _, k := range m.keys {
-		u.expr(k)
-	}
+	parts := slices.Clone(m.keys)
 	if call, ok := s.value.(*callExpr); ok && aggregations[call.name] != 0 {
-		for _, a := range call.args {
-			u.expr(a)
-		}
+		parts = append(parts, call.args...)
 	} else {
-		u.expr(s.value)
+		parts = append(parts, s.value)
+	}
+	for _, x := range parts { // the calls of all of them come first
+		u.calls(x)
+	}
+	for _, x := range parts {
+		u.expr(x)
 	}
 	u.called = true
 }

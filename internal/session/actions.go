@@ -38,6 +38,10 @@ func (s *Session) act(a *lang.Action, values []lang.Value) {
 		s.reset(a.Map, a.Kind)
 	case lang.DeleteEntry:
 		m := &s.config.Script.Maps[a.Map]
+		if m.Agg == lang.TSeries {
+			s.series[a.Map].remove(m, values)
+			return
+		}
 		s.views[a.Map].remove(s.all(a.Map), func(e *arena.Entry) bool { return slices.EqualFunc(m.KeyParts(e.Key), values, sameValue) })
 	case lang.Exit:
 		s.stopped = true
@@ -129,6 +133,10 @@ func sameValue(a, b lang.Value) bool {
 // reset does clear() or zero() to map number i.
 func (s *Session) reset(i int, kind lang.ActionKind) {
 	m := &s.config.Script.Maps[i]
+	if m.Agg == lang.TSeries {
+		s.series[i].reset(kind == lang.Zero)
+		return
+	}
 	if m.Agg == lang.Plain {
 		s.pull()
 		if kind == lang.Clear {

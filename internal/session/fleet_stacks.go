@@ -37,14 +37,7 @@ func (s *Session) entriesOf(m *Session, i int) []arena.Entry {
 		return entries
 	}
 	for k := range entries {
-		key, at := slices.Clone(entries[k].Key), 0
-		for _, t := range info.Keys {
-			if at < len(key) && (t.Kind == lang.Stack || t.Kind == lang.Symbol) {
-				key[at] = s.book.note(m, lang.Value{Type: t, Int: key[at]})
-			}
-			at += t.Words()
-		}
-		entries[k].Key = key
+		entries[k].Key = s.book.key(m, info, entries[k].Key)
 		if info.Agg == lang.Plain && info.Type.Kind == lang.Stack && len(entries[k].Value) > 0 {
 			last := len(entries[k].Value) - 1
 			entries[k].Value = slices.Clone(entries[k].Value)
@@ -52,6 +45,19 @@ func (s *Session) entriesOf(m *Session, i int) []arena.Entry {
 		}
 	}
 	return entries
+}
+
+// key is a member's key with numbers that mean the same in all members.
+func (b *stackBook) key(m *Session, info *lang.Map, key []uint64) []uint64 {
+	at := 0
+	key = slices.Clone(key)
+	for _, t := range info.Keys {
+		if at < len(key) && (t.Kind == lang.Stack || t.Kind == lang.Symbol) {
+			key[at] = b.note(m, lang.Value{Type: t, Int: key[at]})
+		}
+		at += t.Words()
+	}
+	return key
 }
 
 // note keeps what a member knows of a stack or a symbol, and returns the session's number of it.

@@ -368,14 +368,17 @@ func (s *Session) event(payload []byte) {
 		s.config.Warn("%v: the target wrote over its ring", err)
 		return
 	}
-	if s.parent != nil {
+	switch {
+	case a.Kind == lang.AddPoint:
+		s.addPoint(a, values, payload)
+	case s.parent != nil:
 		for i := range values {
 			s.lookUp(&values[i])
 		}
 		s.parent.act(a, values)
-		return
+	default:
+		s.act(a, values)
 	}
-	s.act(a, values)
 }
 
 func (s *Session) printMap(i int, top, div uint32) {
@@ -402,7 +405,11 @@ func (s *Session) Entries(i int) []arena.Entry {
 
 func (s *Session) entries(i int) []arena.Entry {
 	m := &s.config.Script.Maps[i]
-	if m.Agg != lang.Plain {
+	switch m.Agg {
+	case lang.Plain:
+	case lang.TSeries:
+		return s.series[i].entries(m)
+	default:
 		return s.views[i].see(s.all(i))
 	}
 	s.pull()

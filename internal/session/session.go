@@ -90,6 +90,7 @@ type Session struct {
 	registry *registry
 	watch    *loaderWatch      // of libraries; nil if none can matter
 	views    []view            // by map
+	series   []*timeSeries     // by map; nil where it is none
 	symbols  *symbols          // of the target's code; nil before there is a target
 	unwind   []arena.UnwindRow // the table of unwind rules, if programs ask for stacks
 	machine  *bpf.Machine
@@ -137,6 +138,7 @@ func newSession(c Config) (*Session, error) {
 	if s.config.Log == nil {
 		s.config.Log = func(string, ...any) {}
 	}
+	s.series = newTimeSeries(c.Script)
 	for i := range s.views {
 		s.views[i].maxWord = c.Script.Maps[i].Spec.MaxWord
 	}

@@ -24,7 +24,10 @@ type label struct {
 	plain bool   // a number without a suffix: [1] is written for [1, 2)
 }
 
-func isHistogram(m *lang.Map) bool { return m.Agg == lang.Hist || m.Agg == lang.LHist }
+// drawn reports whether a value of a map takes several lines.
+func drawn(m *lang.Map) bool {
+	return m.Agg == lang.Hist || m.Agg == lang.LHist || m.Agg == lang.TSeries
+}
 
 // hist makes a histogram of a cell of hist().
 func hist(b lang.Buckets, cell []uint64, div uint32) *histogram {

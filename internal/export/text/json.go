@@ -97,6 +97,8 @@ func mapKind(m *lang.Map) string {
 		return "stats"
 	case lang.Hist, lang.LHist:
 		return "hist"
+	case lang.TSeries:
+		return "tseries"
 	}
 	return "map"
 }

@@ -12,7 +12,7 @@ import (
 
 // PrintMap writes a map: "@name: value", or "@name[key]: value" for each entry,
 // the smallest value first, and the smallest key first where values are equal.
-// A histogram follows on lines of its own, and an empty line after it.
+// A histogram or a time series follows on lines of its own, and an empty line after it.
 //
 // With top, only so many of the largest are written. Values are divided by div,
 // which is 0 for the listing at the end of a session; a map without keys that
@@ -25,8 +25,8 @@ func PrintMap(w io.Writer, m *lang.Map, entries []arena.Entry, top, div uint32) 
 			b.WriteString("[" + strings.Join(e.key, ", ") + "]")
 		}
 		b.WriteString(":")
-		if h, ok := e.value.(*histogram); ok {
-			b.WriteString("\n" + h.text() + "\n")
+		if drawn(m) {
+			b.WriteString("\n" + e.value.text() + "\n")
 		} else {
 			b.WriteString(" " + e.value.text() + "\n")
 		}
@@ -55,7 +55,7 @@ func rows(m *lang.Map, entries []arena.Entry, top, div uint32) []row {
 	if top > 0 && len(entries) > int(top) {
 		entries = entries[len(entries)-int(top):]
 	}
-	if len(m.Keys) == 0 && len(entries) == 0 && div != 0 && !isHistogram(m) {
+	if len(m.Keys) == 0 && len(entries) == 0 && div != 0 && !drawn(m) {
 		entries = []arena.Entry{{}}
 	}
 	out := make([]row, len(entries))

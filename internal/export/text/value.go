@@ -2,6 +2,7 @@ package text
 
 import (
 	"strconv"
+	"time"
 
 	"trapless/internal/arena"
 	"trapless/internal/lang"
@@ -39,6 +40,8 @@ func valueOf(m *lang.Map, e *arena.Entry, div uint32) value {
 		return hist(m.Buckets, e.Value, div)
 	case lang.LHist:
 		return lhist(m.Buckets, e.Value)
+	case lang.TSeries:
+		return series{lang.Points(e.Value), time.Duration(m.Series.Interval), m.Signed}
 	case lang.Plain:
 		return shown{divided(m.ValueOf(e.Value), uint64(div))}
 	case lang.Stats:
@@ -80,6 +83,8 @@ func divided(v lang.Value, div uint64) lang.Value {
 func compareValues(m *lang.Map, a, b *arena.Entry) int {
 	signed := m.Signed
 	switch m.Agg {
+	case lang.TSeries:
+		return 0
 	case lang.Plain:
 		if m.Type.Kind != lang.Int {
 			return 0 // they are sorted by their keys
