@@ -14,7 +14,7 @@ import (
 // Magic starts every arena; Version changes with any incompatible layout.
 const (
 	Magic   = 0x5353454c50415254 // "TRAPLESS", little endian
-	Version = 4
+	Version = 5
 )
 
 // Offsets of words in the arena header, in bytes from the arena's base.
@@ -62,12 +62,9 @@ const (
 	SlotCells    = 0x80 // first map cell
 )
 
-// Offsets in the counters of a probe.
-const (
-	HitCount  = 0 // u64: runs that began
-	HitMissed = 8 // u64: of them, those that could not do something for want of exclusive state
-	HitSize   = 16
-)
+// HitCarry is what a probe's counter in a slot, a byte, counts to: the run that
+// makes it 0 again adds so many to the probe's sum.
+const HitCarry = 256
 
 // Slot numbers with a fixed meaning. Threads get the others.
 const (
@@ -299,7 +296,9 @@ type Layout struct {
 	JournalSize uint64
 	RingOff     uint64 // from a slot's base
 	RingSize    uint64 // bytes, a power of two; 0 without a ring
-	Hits        uint64 // from a slot's base: for each probe HitSize bytes
+	Hits        uint64 // from a slot's base: for each probe a byte, runs that began, modulo HitCarry
+	HitSums     uint64 // u64 per probe, lock-added: runs that are not in the slots' bytes
+	Missed      uint64 // u64 per probe, lock-added: runs that could not do something for want of exclusive state
 	Probes      int    // for which there are hit counters
 	Maps        []MapLayout
 	Unwind      uint64 // table of unwind rules, see unwind.go; 0 without one
@@ -351,8 +350,12 @@ func NewLayout(c Config) (*Layout, error) {
 		l.Unwind, l.UnwindRows = next, c.UnwindRows
 		next += pageUp(uint64(UnwindHead + UnwindRowSize*c.UnwindRows))
 	}
-	l.Hits, l.Probes = cells, c.Probes
-	cells += (HitSize*uint64(c.Probes) + 63) &^ 63
+	l.HitSums, l.Probes = next, c.Probes
+	next += pageUp(8 * uint64(c.Probes))
+	l.Missed = next
+	next += pageUp(8 * uint64(c.Probes))
+	l.Hits = cells
+	cells += (uint64(c.Probes) + 63) &^ 63
 	if l.RingSize != 0 {
 		l.RingOff = pageUp(cells)
 		cells = l.RingOff + l.RingSize

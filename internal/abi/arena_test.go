@@ -51,7 +51,8 @@ func areas(l *Layout) []area {
 		}
 	}
 	if l.Probes != 0 {
-		out = append(out, area{"hits", l.Slots + l.Hits, l.Slots + l.Hits + uint64(HitSize*l.Probes)})
+		n := uint64(l.Probes)
+		out = append(out, area{"hits", l.Slots + l.Hits, l.Slots + l.Hits + n}, area{"sums", l.HitSums, l.HitSums + 8*n}, area{"missed", l.Missed, l.Missed + 8*n})
 	}
 	if l.RingSize != 0 {
 		out = append(out, area{"ring", l.Slots + l.RingOff, l.Slots + l.RingOff + l.RingSize})

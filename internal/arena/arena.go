@@ -113,15 +113,22 @@ func (a *Arena) slot(i uint64) uint64 { return a.layout.Slots + i<<a.layout.Stri
 // something because another run was in its way. Probes that the layout has no
 // counters for have none.
 func (a *Arena) Hits(probe int) (hits, missed uint64) {
-	if probe < 0 || probe >= a.layout.Probes {
+	l, n := a.layout, uint64(probe)
+	if probe < 0 || probe >= l.Probes {
 		return 0, 0
 	}
-	for _, s := range a.slotsInUse() {
-		at := a.slot(s) + a.layout.Hits + uint64(abi.HitSize*probe)
-		hits += a.Load(at + abi.HitCount)
-		missed += a.Load(at + abi.HitMissed)
+	const tries = 10 // for a sum to which nothing is added meanwhile
+	for range tries {
+		sum := a.Load(l.HitSums + 8*n)
+		hits = sum
+		for _, s := range a.slotsInUse() {
+			hits += uint64(a.mem[a.slot(s)+l.Hits+n])
+		}
+		if a.Load(l.HitSums+8*n) == sum {
+			break
+		}
 	}
-	return hits, missed
+	return hits, a.Load(l.Missed + 8*n)
 }
 
 // Reads is how many pieces of the target's memory programs have read at once, and

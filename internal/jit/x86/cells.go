@@ -294,10 +294,27 @@ func (g *generator) longCell(o *op) {
 	g.callCell(o, sp)
 }
 
-// count adds one to a word of a probe's counters.
-func (g *generator) count(probe, word int) {
-	g.lock(g.shared)
-	g.IncM(8, asm.At(g.v(slotVar), int32(g.env.Layout.Hits)+int32(abi.HitSize*probe+word)))
+// countHit counts a run of a probe: in the slot's byte by one instruction, which
+// says whether it was this very run that made it 0 again and has to carry.
+func (g *generator) countHit(probe int) {
+	sum := g.env.Arena + abi.Addr(g.env.Layout.HitSums+8*uint64(probe))
+	if g.shared {
+		m := g.global(sum)
+		g.Lock()
+		g.IncM(8, m)
+		return
+	}
+	g.IncM(1, asm.At(g.v(slotVar), int32(g.env.Layout.Hits)+int32(probe)))
+	carry, done := g.NewLabel(), g.NewLabel()
+	g.Jcc(asm.E, carry)
+	g.Bind(done)
+	g.later(func() {
+		g.Bind(carry)
+		m := g.global(sum)
+		g.Lock()
+		g.OpMI(asm.Add, 8, m, abi.HitCarry)
+		g.Jmp(done)
+	})
 }
 
 // noteMiss counts a run that got less than it asked for, if d says so.
@@ -311,7 +328,9 @@ func (g *generator) noteMiss(o *op, d asm.Reg) {
 	g.Bind(done)
 	g.later(func() {
 		g.Bind(miss)
-		g.count(g.site.Hits[o.prog], abi.HitMissed)
+		m := g.global(g.env.Arena + abi.Addr(g.env.Layout.Missed+8*uint64(g.site.Hits[o.prog])))
+		g.Lock()
+		g.IncM(8, m)
 		g.Jmp(done)
 	})
 }

@@ -229,7 +229,7 @@ func (g *generator) op(i int) {
 		g.begin(o)
 		return
 	case o.hit:
-		g.count(g.site.Hits[o.prog], abi.HitCount)
+		g.countHit(g.site.Hits[o.prog])
 		return
 	}
 	if isCall(in, bpfasm.FnRingbufReserve) {

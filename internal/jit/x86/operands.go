@@ -39,7 +39,7 @@ func (u *unit) operands(o *op) error {
 		return err
 	}
 	if o.hit {
-		o.uses = vars(slotVar)
+		o.uses, o.temps = vars(slotVar), vars(temp1) // the arena may be out of reach
 		return nil
 	}
 	switch in.Kind {
