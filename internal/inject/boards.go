@@ -2,6 +2,7 @@ package inject
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 
@@ -37,14 +38,22 @@ func (t *Target) mapBoards(ctx context.Context, s *plan.Space) error {
 				ptrace.Const(mapPrivate|mapAnonymous|mapNoReserve|mapFixedNoReplace), ptrace.Const(^uint64(0)), ptrace.Const(0))
 			b.Expect(uint64(r.Start))
 		}
-		if _, err := t.group.Run(ctx, &b); err != nil {
-			return fmt.Errorf("process %d: mapping %d pages for springboards, the first at %s: %w", t.PID, len(part), part[0].Start, err)
+		beforeMapping(part[len(part)-1])
+		results, err := t.group.Run(ctx, &b)
+		if err != nil {
+			err = fmt.Errorf("process %d: mapping %d pages for springboards, the first at %s: %w", t.PID, len(part), part[0].Start, err)
 		}
-		for _, r := range part {
-			if err := t.journal.append(entry{kind: entryBoard, a: uint64(r.Start), b: r.Len()}); err != nil {
-				return err
+		for i, r := range part {
+			if i >= len(results) || results[i] != uint64(r.Start) {
+				break // the calls behind one that failed were not made
+			}
+			if jerr := t.journal.append(entry{kind: entryBoard, a: uint64(r.Start), b: r.Len()}); jerr != nil {
+				return errors.Join(err, jerr)
 			}
 			t.addBoard(r)
+		}
+		if err != nil {
+			return err
 		}
 	}
 	return nil

@@ -125,8 +125,14 @@ func (req *Request) hits(site int) []int {
 // Place writes the detours of windows into the target and returns them in the
 // order in which they are to be put in place. The target runs on:
 // nothing leads to the code yet. Code of an earlier session is used again where
-// it is the same to the byte.
-func (t *Target) Place(ctx context.Context, reqs []Request) ([]*Detour, []*plan.Refusal, error) {
+// it is the same to the byte. It fails with EEXIST where the target has mapped memory
+// of its own meanwhile: the windows are to be planned anew then.
+func (t *Target) Place(ctx context.Context, reqs []Request) (_ []*Detour, _ []*plan.Refusal, err error) {
+	defer func() {
+		if err != nil {
+			t.space = nil // some of what it has handed out was not mapped
+		}
+	}()
 	if err := t.checkSyscalls(ctx, reqs); err != nil {
 		return nil, nil, err
 	}

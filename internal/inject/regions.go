@@ -235,6 +235,19 @@ func (t *Target) mapRegions(ctx context.Context, s *plan.Space) error {
 	return nil
 }
 
+// atMapping, when set, is told of memory that is about to be mapped.
+var atMapping func(abi.Range)
+
+// AtMappings has f called before regions and springboards are mapped, at places that
+// were free a moment ago. It is for tests.
+func AtMappings(f func(abi.Range)) { atMapping = f }
+
+func beforeMapping(r abi.Range) {
+	if atMapping != nil {
+		atMapping(r)
+	}
+}
+
 func (t *Target) mapRegion(ctx context.Context, r *Region) error {
 	none := ptrace.Const(^uint64(0))
 	var b ptrace.Blob
@@ -246,6 +259,7 @@ func (t *Target) mapRegion(ctx context.Context, r *Region) error {
 	b.Expect(uint64(r.Start))
 	b.Call(sysMadvise, ptrace.AddrArg(r.Start), ptrace.Const(r.head().Len()-abi.PageSize), ptrace.Const(madvWipeOnFork))
 	b.Expect(0)
+	beforeMapping(r.Range)
 	if _, err := t.group.Run(ctx, &b); err != nil {
 		return fmt.Errorf("process %d: mapping a code region of %d KB at %s: %w", t.PID, r.Len()>>10, r.Start, err)
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"syscall"
 
 	"trapless/internal/abi"
 	"trapless/internal/bpf"
@@ -15,14 +16,8 @@ import (
 // apply makes the target what is wanted. Precondition: the target is attached. In
 // the last stop then is called, to let it go.
 func (r *registry) apply(ctx context.Context, then func() error) error {
-	if err := r.plan(); err != nil {
-		return err
-	}
-	work := r.planned
-	r.planned = nil
-	placed, refusals, err := r.target.Place(ctx, r.requests(work))
+	work, placed, refusals, err := r.place(ctx)
 	if err != nil {
-		r.redo(work)
 		return err
 	}
 	changes := r.changes(work, placed)
@@ -61,6 +56,29 @@ func (r *registry) apply(ctx context.Context, then func() error) error {
 		}
 	}
 	return err
+}
+
+// placeTries bounds how often functions are planned anew because the target has
+// mapped memory where a region or a springboard was to lie.
+const placeTries = 4
+
+// place plans the functions that are dirty, and writes their detours.
+func (r *registry) place(ctx context.Context) (work []*unit, placed []*inject.Detour, refusals []*plan.Refusal, err error) {
+	for try := 1; ; try++ {
+		if err := r.plan(); err != nil {
+			return nil, nil, nil, err
+		}
+		work, r.planned = r.planned, nil
+		placed, refusals, err = r.target.Place(ctx, r.requests(work))
+		if err == nil {
+			return work, placed, refusals, nil
+		}
+		r.redo(work)
+		if !errors.Is(err, syscall.EEXIST) || try == placeTries {
+			return nil, nil, nil, err
+		}
+		r.log("%v; planning anew", err)
+	}
 }
 
 // redo lets functions be planned anew the next time.

@@ -103,7 +103,7 @@ type Session struct {
 	armed    bool
 	closed   bool            // there is no arena any more
 	last     [][]arena.Entry // what a script's maps held then
-	within   time.Duration // that a change may take, if it is set: for tests
+	within   time.Duration   // that a change may take, if it is set: for tests
 	pauses   []time.Duration
 }
 

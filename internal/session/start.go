@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"slices"
 	"syscall"
 	"time"
 
@@ -22,26 +21,15 @@ import (
 // Attach starts a session on a running process. On an error the process is as it
 // was.
 func Attach(ctx context.Context, pid int, c Config) (*Session, error) {
-	for try := 1; ; try++ {
-		s, err := attachOnce(ctx, pid, c)
-		taken := errors.Is(err, syscall.EEXIST) && !slices.ContainsFunc(c.Script.Probes, func(p lang.Probe) bool { return p.Kind == lang.Begin })
-		if err == nil || !taken || try == attachTries {
-			return s, err
-		}
-	}
-}
-
-// attachTries bounds how often Attach starts anew because the target has mapped
-// memory where a springboard was to lie. BEGIN must not run twice.
-const attachTries = 3
-
-func attachOnce(ctx context.Context, pid int, c Config) (*Session, error) {
 	s, err := newSession(c)
 	if err != nil {
 		return nil, err
 	}
 	s.PID = pid
-	return s, s.attachTo(ctx)
+	if err := s.attachTo(ctx); err != nil {
+		return nil, err
+	}
+	return s, nil
 }
 
 // attachTo attaches to the running process that the session is for.
@@ -74,14 +62,23 @@ func Launch(ctx context.Context, cmd *ptrace.Command, c Config) (*Session, error
 	if err != nil {
 		return nil, err
 	}
-	if s.tracer, err = ptrace.Start(); err != nil {
+	if err := s.launch(ctx, cmd); err != nil {
 		return nil, err
 	}
-	s.tracer.Follow(c.Follow)
+	return s, nil
+}
+
+// launch starts the program that the session is for.
+func (s *Session) launch(ctx context.Context, cmd *ptrace.Command) error {
+	var err error
+	if s.tracer, err = ptrace.Start(); err != nil {
+		return err
+	}
+	s.tracer.Follow(s.config.Follow)
 	within, cancel := context.WithTimeout(ctx, s.timeout())
 	defer cancel()
 	if s.group, err = s.tracer.Launch(within, cmd); err != nil {
-		return nil, errors.Join(err, s.Close())
+		return errors.Join(err, s.Close())
 	}
 	s.launched, s.PID = true, s.group.PID
 	err = s.awaitGo(within)
@@ -93,9 +90,9 @@ func Launch(ctx context.Context, cmd *ptrace.Command, c Config) (*Session, error
 	}
 	if err != nil {
 		s.kill()
-		return nil, errors.Join(err, s.Close())
+		return errors.Join(err, s.Close())
 	}
-	return s, nil
+	return nil
 }
 
 // kill ends a program that we started and that nobody wants any more.
