@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"trapless/internal/abi"
 	"trapless/internal/arena"
 	"trapless/internal/proc"
 	"trapless/internal/ptrace"
@@ -31,14 +32,17 @@ func (s *Session) Close() error {
 	return errors.Join(err, s.close())
 }
 
-// keep copies what can be asked for after Close. An object's maps are of any size.
+// keep copies what can be asked for after Close. An object's maps are of any size, and
+// a map of stacks has no entries.
 func (s *Session) keep() {
 	if s.arena == nil || s.config.Object != nil || s.parent != nil {
 		return
 	}
 	s.last = make([][]arena.Entry, len(s.config.Script.Maps))
 	for i := range s.last {
-		s.last[i] = s.entries(i)
+		if s.config.Script.Maps[i].Spec.Kind != abi.StackTrace {
+			s.last[i] = s.entries(i)
+		}
 	}
 }
 
