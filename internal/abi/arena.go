@@ -155,6 +155,9 @@ type MapSpec struct {
 const (
 	MaxKey   = 64
 	MaxValue = 1 << 16
+	// MaxTableValue is that of a table: key and state must be within reach of an eBPF
+	// instruction from each other, whose offsets have 16 bits.
+	MaxTableValue = 1<<15 - 256
 )
 
 // Stride is the distance of values in bytes, a multiple of 8.
@@ -401,6 +404,9 @@ func newMapLayout(s MapSpec, index int) (MapLayout, error) {
 		return m, fmt.Errorf("%w: map %s: %d entries", ErrLayout, s.Name, s.MaxEntries)
 	case s.ValueSize <= 0 || s.ValueSize > MaxValue || s.Shared() && s.MaxEntries*s.Entry() > maxShared:
 		return m, fmt.Errorf("%w: map %s: values of %d bytes", ErrLayout, s.Name, s.ValueSize)
+	}
+	if s.IsTable() && s.ValueSize > MaxTableValue {
+		return m, fmt.Errorf("%w: map %s: values of %d bytes; a hash may have %d", ErrLayout, s.Name, s.ValueSize, MaxTableValue)
 	}
 	switch s.Kind {
 	case PerSlotArray, Array:

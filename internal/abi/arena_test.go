@@ -106,6 +106,7 @@ func TestLayoutRefuses(t *testing.T) {
 		"stacks":        spec(func(s *MapSpec) { s.Kind = StackTrace }),
 		"too large":     spec(func(s *MapSpec) { s.Kind, s.ValueSize, s.MaxEntries = Hash, MaxValue, 1<<20 }),
 		"large key":     spec(func(s *MapSpec) { s.KeySize = 72 }),
+		"large entry":   spec(func(s *MapSpec) { s.Kind, s.ValueSize = Hash, MaxTableValue+1 }),
 		"no kind":       spec(func(s *MapSpec) { s.Kind = 0 }),
 		"key of arrays": spec(func(s *MapSpec) { s.Kind = PerSlotArray }),
 	} {

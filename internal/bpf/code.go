@@ -141,6 +141,14 @@ const (
 	costSyscall = 400 // a system call
 )
 
+// A for_each_map_elem looks at up to EachPositions positions of the map at a time,
+// for which it takes CostEach of the fuel, and calls the function for the first
+// entry among them.
+const (
+	EachPositions = 16
+	CostEach      = 16
+)
+
 func (c *Code) helperCharge(i int) int {
 	switch c.Insns[i].Helper() {
 	case asm.FnProbeRead, asm.FnProbeReadStr, asm.FnProbeReadUser, asm.FnProbeReadUserStr,
@@ -151,7 +159,7 @@ func (c *Code) helperCharge(i int) int {
 			return 0 // only the process is wanted, which takes no system call
 		}
 		return costSyscall
-	case HelperExit, asm.FnGetFuncIp, asm.FnGetAttachCookie, asm.FnLoop, asm.FnRingbufDiscard:
+	case HelperExit, asm.FnGetFuncIp, asm.FnGetAttachCookie, asm.FnLoop, asm.FnForEachMapElem, asm.FnRingbufDiscard:
 		return 0
 	}
 	if c.repeats {
@@ -179,7 +187,7 @@ func (d *decoder) functions() error {
 	for i := range c.Insns {
 		in := &c.Insns[i]
 		back := (in.Kind == Jump || in.Kind == JumpAlways) && in.Target <= i
-		c.repeats = c.repeats || back || in.Kind == CallFunc || in.Kind == CallHelper && in.Helper() == asm.FnLoop
+		c.repeats = c.repeats || back || in.Kind == CallFunc || c.callsBack(i)
 		if k := c.Insns[i].Kind; k == CallFunc || k == LoadFunc {
 			starts[c.Insns[i].Target] = true
 		}

@@ -395,7 +395,10 @@ func (a *analyser) call() {
 // Numbers' identities mean nothing there.
 func (a *analyser) callWith(n int, args *[6]Value) {
 	for i := range args {
-		if !args[i].Static() && !args[i].Known {
+		switch {
+		case args[i].Kind == Cell && !args[i].Fixed:
+			args[i].ID = 0
+		case !args[i].Static() && !args[i].Known:
 			args[i] = Value{Kind: Scalar}
 		}
 	}

@@ -139,7 +139,7 @@ func (a *analyser) helper(id asm.BuiltinFunc) {
 			a.writes(asm.R1+asm.Register(i), a.reg(asm.R1+asm.Register(i)+1))
 		}
 		if f := a.reg(asm.R1 + asm.Register(i)); t == ArgFunc && f.Kind == FuncRef {
-			a.callWith(int(f.Func), &[6]Value{asm.R1: {Kind: Scalar}, asm.R2: a.reg(asm.R1 + asm.Register(i) + 1)})
+			a.callWith(int(f.Func), a.callbackArgs(id))
 			a.clobberCall()
 		}
 	}
@@ -162,6 +162,18 @@ func (a *analyser) helper(id asm.BuiltinFunc) {
 	for r := asm.R1; r <= asm.R5; r++ {
 		a.after.Regs[r] = Value{}
 	}
+}
+
+// callbackArgs is what is known of the arguments of a function that a helper calls.
+func (a *analyser) callbackArgs(id asm.BuiltinFunc) *[6]Value {
+	if id != asm.FnForEachMapElem {
+		return &[6]Value{asm.R1: {Kind: Scalar}, asm.R2: a.reg(asm.R3)}
+	}
+	args := &[6]Value{asm.R1: a.reg(asm.R1), asm.R2: {Kind: Scalar}, asm.R3: {Kind: Scalar}, asm.R4: a.reg(asm.R3)}
+	if m := a.reg(asm.R1); m.Kind == MapRef {
+		args[asm.R3] = Value{Kind: Cell, Map: m.Map}
+	}
+	return args
 }
 
 // writes records that a helper writes to where r points.

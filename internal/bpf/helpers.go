@@ -128,6 +128,8 @@ func (h *Helper) TakesMap(k abi.MapKind) bool {
 		return k == abi.Hash || k == abi.LRUHash || k == abi.PerThread
 	case asm.FnTailCall:
 		return false
+	case asm.FnForEachMapElem:
+		return k == abi.Array || k == abi.PerSlotArray || k == abi.PerSlotHash || k == abi.Hash || k == abi.LRUHash
 	}
 	return k != abi.RingBuf && k != abi.PerfEventArray && k != abi.StackTrace
 }
@@ -170,7 +172,7 @@ var helpers = []Helper{
 	{asm.FnMapUpdateElem, "map_update_elem", args{ArgMap, ArgKey, ArgValue, ArgAnything}, RetScalar, ""},
 	{asm.FnMapDeleteElem, "map_delete_elem", args{ArgMap, ArgKey}, RetScalar, ""},
 	{asm.FnMapLookupPercpuElem, "map_lookup_percpu_elem", args{ArgMap, ArgKey, ArgAnything}, RetValueOrNull, notYet},
-	{asm.FnForEachMapElem, "for_each_map_elem", args{ArgMap, ArgFunc, ArgStackOrNull, ArgAnything}, RetScalar, notYet},
+	{asm.FnForEachMapElem, "for_each_map_elem", args{ArgMap, ArgFunc, ArgStackOrNull, ArgAnything}, RetScalar, ""},
 	{asm.FnProbeRead, "probe_read", args{ArgWrite, ArgSizeOrZero, ArgAnything}, RetScalar, ""},
 	{asm.FnProbeReadStr, "probe_read_str", args{ArgWrite, ArgSizeOrZero, ArgAnything}, RetScalar, ""},
 	{asm.FnProbeReadUser, "probe_read_user", args{ArgWrite, ArgSizeOrZero, ArgAnything}, RetScalar, ""},

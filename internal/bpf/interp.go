@@ -225,8 +225,8 @@ func (x *run) step() (more bool, err error) {
 	case JumpAlways:
 		return true, x.goTo(in.Target)
 	case CallHelper:
-		if in.Helper() == asm.FnLoop {
-			return true, x.loop()
+		if x.code.callsBack(x.at) {
+			return true, x.callback()
 		}
 		return x.call(in.Helper())
 	case CallReg:

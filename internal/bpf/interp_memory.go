@@ -19,6 +19,7 @@ const (
 	mapRefAddr   = 4 << 40
 	funcRefAddr  = 5 << 40
 	recordAddr   = 6 << 40  // records, frameStride apart
+	keyAddr      = 7 << 40  // keys that for_each_map_elem shows, by the frame of the function
 	valueAddr    = 16 << 40 // map m's values begin at (16+m) << 40
 	frameStride  = 1 << 20
 	spaceShift   = 40
@@ -51,6 +52,10 @@ func (x *run) bytes(addr uint64, size int, write bool) ([]byte, error) {
 	case space == recordAddr>>spaceShift:
 		if n := (addr - recordAddr) / frameStride; n < uint64(len(x.records)) {
 			mem = tail(x.records[n].data, (addr-recordAddr)%frameStride)
+		}
+	case space == keyAddr>>spaceShift && !write:
+		if n := (addr - keyAddr) / frameStride; n < uint64(len(x.frames)) && x.frames[n].loop != nil {
+			mem = tail(x.frames[n].loop.key, (addr-keyAddr)%frameStride)
 		}
 	case space == memoryAddr>>spaceShift:
 		mem = tail(x.mem, addr-memoryAddr)

@@ -15,6 +15,15 @@ func keyWords(key []byte) []uint64 {
 	return words
 }
 
+// wordBytes is the opposite.
+func wordBytes(words []uint64) []byte {
+	var b []byte
+	for _, w := range words {
+		b = binary.LittleEndian.AppendUint64(b, w)
+	}
+	return b
+}
+
 // find finds the position of a key, or enters the key if asked to.
 func (x *run) find(ml *abi.MapLayout, key []byte, enter bool) (pos uint64, ok bool) {
 	switch {
@@ -188,7 +197,7 @@ const (
 // update is map_update_elem.
 func (x *run) update(ml *abi.MapLayout, key, value []byte, flags uint64) int64 {
 	switch {
-	case flags > bpfExist || ml.Kind == abi.PerSlotHash && flags == bpfNoExist:
+	case flags > bpfExist:
 		return errInval
 	case ml.IsTable():
 		return x.table(ml, key).update(value, flags)
@@ -197,9 +206,16 @@ func (x *run) update(ml *abi.MapLayout, key, value []byte, flags uint64) int64 {
 	case !ml.IsHash():
 		return x.updateArray(ml, key, value, flags)
 	}
-	pos, ok := x.find(ml, key, true)
-	if !ok {
-		return errTooBig
+	pos, ok := x.find(ml, key, false)
+	switch {
+	case ok && flags == bpfNoExist:
+		return errExist
+	case !ok && flags == bpfExist:
+		return errNoEnt
+	case !ok:
+		if pos, ok = x.find(ml, key, true); !ok {
+			return errTooBig
+		}
 	}
 	x.putValue(ml, pos, value)
 	return 0

@@ -171,10 +171,13 @@ func (d *description) value(v *value, have uint64, size int) error {
 		return fmt.Errorf("it is not %s", v.kind.describe())
 	}
 	if v.inst > 0 && have != 0 {
-		if was, seen := d.objects[v.inst]; seen && was != base {
+		was, seen := d.objects[v.inst]
+		if seen && was != base && !v.num.Contains(have-was) { // one of several that it may point into
 			return fmt.Errorf("it does not point into the same object as another")
 		}
-		d.objects[v.inst] = base
+		if !seen && v.num.Bits.Known() {
+			d.objects[v.inst] = base
+		}
 	}
 	if v.id == 0 {
 		return nil

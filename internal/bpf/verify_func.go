@@ -40,6 +40,9 @@ func (w *walker) callBack(a *arguments) *rejection {
 		f.regs[asm.R1] = given[asm.R1]
 		f.regs[asm.R2] = value{kind: MapKey, obj: m, inst: w.st.fresh()}
 		f.regs[asm.R3] = value{kind: MapValue, obj: m, inst: w.st.fresh()}
+		if !w.code.Maps[m].Shared() {
+			f.regs[asm.R3].kind = Cell // the thread's own
+		}
 		f.regs[asm.R4] = given[asm.R3]
 	default:
 		panic("BUG: bpf: a helper of the table calls back: " + a.helper.Name)

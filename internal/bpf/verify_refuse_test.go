@@ -300,6 +300,7 @@ var refusals = []refusal{
 	{ReasonMapType, 3, "ringbuf_reserve does not work on map perf", `r1 = map perf; r2 = 16; r3 = 0; call ringbuf_reserve; r0 = 0; exit`},
 	{ReasonMapType, 4, "perf_event_output does not work on map events", `r2 = map events; r3 = 0; r4 = r10; r5 = 8; call perf_event_output; r0 = 0; exit`},
 	{ReasonMapType, 2, "get_stackid does not work on map hash", `r2 = map hash; r3 = 0; call get_stackid; r0 = 0; exit`},
+	{ReasonMapType, 4, "for_each_map_elem does not work on map events", `r1 = map events; r2 = func f; r3 = 0; r4 = 0; call for_each_map_elem; r0 = 0; exit; f: r0 = 0; exit`},
 	{ReasonMapType, 4, "for_each_map_elem does not work on map stacks", `r1 = map stacks; r2 = func f; r3 = 0; r4 = 0; call for_each_map_elem; r0 = 0; exit; f: r0 = 0; exit`},
 	{ReasonMapType, 0, "the values of map hash (hash) have no fixed place", `r1 = value hash +0; r0 = 0; exit`},
 	{ReasonMapType, 0, "the values of map keyed (percpu_hash) have no fixed place", `r1 = value keyed +0; r0 = 0; exit`},

@@ -50,6 +50,7 @@ func (c *code) findLong() {
 		return
 	}
 	c.bind("empty")
+	c.mayEnter()
 	c.add(asm.JNE.Imm(node, 0, "claim"))
 	c.newNode()
 	c.bind("claim")

@@ -43,6 +43,7 @@ func Update(ml *abi.MapLayout, arena abi.Addr) *bpf.Program {
 	if ml.IsTable() {
 		return c.tableUpdate()
 	}
+	c.asked = ml.IsHash()
 	c.add(asm.JGT.Imm(asm.R3, exist, "invalid"))
 	c.add(asm.StoreMem(asm.R10, keptValue, asm.R2, asm.DWord), asm.StoreMem(asm.R10, keptFlags, asm.R3, asm.DWord))
 	if !ml.Shared() {
@@ -53,9 +54,9 @@ func Update(ml *abi.MapLayout, arena abi.Addr) *bpf.Program {
 		c.add(asm.Mov.Reg32(position, asm.R1), asm.JGE.Imm(position, int32(ml.MaxEntries), "full"),
 			asm.LoadMem(asm.R0, asm.R10, keptFlags, asm.DWord), asm.JEq.Imm(asm.R0, noExist, "exists"))
 	default:
-		c.add(asm.JEq.Imm(asm.R3, noExist, "invalid"))
 		c.find()
 		c.bind("hit")
+		c.add(asm.JEq.Imm(asm.R0, 0, "put"), asm.LoadMem(asm.R0, asm.R10, keptFlags, asm.DWord), asm.JEq.Imm(asm.R0, noExist, "exists"))
 	}
 	c.bind("put")
 	c.value(asm.R0)
@@ -66,6 +67,8 @@ func Update(ml *abi.MapLayout, arena abi.Addr) *bpf.Program {
 	c.ret(errTooBig)
 	c.bind("exists")
 	c.ret(errExist)
+	c.bind("missing")
+	c.ret(errNoEnt)
 	c.bind("invalid")
 	c.ret(errInval)
 	return c.program("update")

@@ -25,6 +25,7 @@ type code struct {
 	insns asm.Instructions
 	label string // of the next instruction
 	enter bool   // a key that is not there is entered
+	asked bool   // unless the kept flags say that it must be there
 }
 
 func (c *code) add(ins ...asm.Instruction) {
@@ -102,7 +103,8 @@ const (
 )
 
 // find finds the key in r1, a number of up to 8 bytes or else an address. It
-// goes on at "hit" with the position in r3, at "absent", or at "full".
+// goes on at "hit" with the position in r3 and 0 in r0 if it has entered the key, at
+// "absent", "missing", or "full".
 func (c *code) find() {
 	if c.ml.KeyWords() == 1 {
 		c.findShort()
@@ -111,6 +113,7 @@ func (c *code) find() {
 	}
 	if c.enter {
 		c.bind("dropped")
+		c.mayEnter()
 		c.address(asm.R0, abi.HdrDrops)
 		c.add(asm.Mov.Imm(asm.R1, 1), asm.AddAtomic.Mem(asm.R0, asm.R1, asm.DWord, 0), asm.Ja.Label("full"))
 	}
@@ -141,6 +144,7 @@ func (c *code) findShort() {
 	c.next()
 	if c.enter {
 		c.bind("claim")
+		c.mayEnter()
 		c.count("dropped")
 		c.swap(word)
 		c.add(asm.JEq.Imm(asm.R0, 0, "hit"))
@@ -161,12 +165,20 @@ func (c *code) special() {
 		c.add(asm.Ja.Label("absent"))
 		return
 	}
+	c.mayEnter()
 	c.count("dropped")
 	c.add(asm.Mov.Imm(word, 1))
 	c.swap(word)
 	c.add(asm.JEq.Imm(asm.R0, 0, "hit"))
 	c.leave()
 	c.add(asm.Ja.Label("hit"))
+}
+
+// mayEnter goes to "missing" if the flags say that the key must be there.
+func (c *code) mayEnter() {
+	if c.asked {
+		c.add(asm.LoadMem(asm.R1, asm.R10, keptFlags, asm.DWord), asm.JEq.Imm(asm.R1, exist, "missing"))
+	}
 }
 
 // probe loads the directory word of the position into r0.

@@ -25,7 +25,7 @@ func TestRoutinesAreClosed(t *testing.T) {
 	}
 	for i := range l.Maps {
 		ml := &l.Maps[i]
-		programs := []*bpf.Program{Update(ml, 0x1000)}
+		programs := []*bpf.Program{Update(ml, 0x1000), Next(ml, 0x1000)}
 		if ml.IsHash() {
 			programs = append(programs, Lookup(ml, 0x1000))
 		}

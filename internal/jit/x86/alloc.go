@@ -132,11 +132,18 @@ func (a *allocator) constrain(o *op) {
 // function changes. Its arguments and its result are its own business.
 func (a *allocator) constrainCall(o *op) {
 	c := &a.funcs[o.callee]
-	across := o.liveOut &^ o.defs
-	// A bpf_loop puts what the function takes into registers by itself.
+	across := o.liveOut&^o.defs | o.keeps
+	// A helper that calls back puts what the function takes into registers by itself.
 	takes := a.ops[c.first].liveIn
-	made := takes & vars(variable(bpfasm.R1), variable(bpfasm.R2))
-	for v := variable(bpfasm.R1); v <= variable(bpfasm.R2); v++ {
+	last := variable(bpfasm.R2)
+	if isCall(o.in, bpfasm.FnForEachMapElem) {
+		last = variable(bpfasm.R4)
+	}
+	var made varSet
+	for v := variable(bpfasm.R1); v <= last; v++ {
+		made |= takes & vars(v)
+	}
+	for v := variable(bpfasm.R1); v <= last; v++ {
 		if made.has(v) {
 			a.separate(v, takes)
 		}

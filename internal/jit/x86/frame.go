@@ -70,8 +70,8 @@ func layoutFrame(u *unit, al allocation, site Site) frame {
 	if u.takesContext() {
 		f.context = place(bpf.ContextEnd)
 	}
-	if u.funcs[0].loops {
-		f.loop = place(loopSize)
+	if size := u.funcs[0].loop; size > 0 {
+		f.loop = place(size)
 	}
 	if lo, hi := u.stackRange(0); lo < hi {
 		f.funcs[0].r10 = -f.size - hi
@@ -119,8 +119,8 @@ func (f *frame) layoutFunc(u *unit, n int, al allocation) {
 			ff.saves = append(ff.saves, save{al.reg[v], -ff.depth - ff.size, true})
 		}
 	}
-	if u.funcs[n].loops {
-		ff.size += loopSize
+	if size := u.funcs[n].loop; size > 0 {
+		ff.size += size
 		ff.loop = -ff.depth - ff.size
 	}
 	if lo, hi := u.stackRange(n); lo < hi {

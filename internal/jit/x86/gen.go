@@ -276,6 +276,8 @@ func (g *generator) op(i int) {
 		switch in.Helper() {
 		case bpfasm.FnLoop:
 			g.loop(o)
+		case bpfasm.FnForEachMapElem:
+			g.each(o)
 		case bpfasm.FnMapLookupElem:
 			g.mapLookup(o)
 		case bpfasm.FnMapUpdateElem:

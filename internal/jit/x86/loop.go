@@ -5,6 +5,7 @@ import (
 
 	asm "trapless/internal/asm/x86"
 	"trapless/internal/bpf"
+	"trapless/internal/bpf/routine"
 )
 
 // What is kept of a bpf_loop in the frame of the function that calls it, in
@@ -16,10 +17,34 @@ const (
 	loopSize  = 24
 )
 
+// callsBack reports whether an instruction is a helper that calls a function.
+func callsBack(in *bpf.Insn) bool {
+	return isCall(in, bpfasm.FnLoop) || isCall(in, bpfasm.FnForEachMapElem)
+}
+
+// loopSize is how many bytes are kept of the loop that an operation runs.
+func (u *unit) loopSize(o *op) int32 {
+	if ref := o.val(bpfasm.R1); isCall(o.in, bpfasm.FnForEachMapElem) && ref.Kind == bpf.MapRef {
+		return int32(routine.EachKey + 8*u.env.Layout.Maps[ref.Map].KeyWords())
+	}
+	return loopSize
+}
+
 // maxLoop is the largest number of rounds (include/linux/bpf.h, BPF_MAX_LOOPS).
 const maxLoop = 1 << 23
 
 func (u *unit) loopOperands(o *op) error {
+	if err := u.callbackOperands(o); err != nil {
+		return err
+	}
+	if _, ok := immediate(o.val(bpfasm.R1), 8); !ok {
+		o.uses |= reg(bpfasm.R1)
+	}
+	return nil
+}
+
+// callbackOperands finds what helpers read that call a function.
+func (u *unit) callbackOperands(o *op) error {
 	if o.callee == 0 {
 		return o.fail("the function is not the same on every path")
 	}
@@ -30,29 +55,34 @@ func (u *unit) loopOperands(o *op) error {
 	o.charge = f.End - f.Start
 	u.progs[o.prog].spend = true
 	o.defs = 0x3f // r0 to r5
-	if _, ok := immediate(o.val(bpfasm.R1), 8); !ok {
-		o.uses = reg(bpfasm.R1)
-	}
 	if !o.knowsArg() {
-		o.uses |= reg(bpfasm.R3)
+		o.uses = reg(bpfasm.R3)
 	}
 	return nil
 }
 
-// knowsArg reports whether the argument of a bpf_loop is known without a
+// knowsArg reports whether the argument of a function that is called back is known without a
 // register.
 func (o *op) knowsArg() bool {
 	v := o.val(bpfasm.R3)
 	return v.Known || v.Static() && v.Kind != bpf.PidTgid
 }
 
-// passes is the known pointer that a bpf_loop puts into the function's register,
+// passes is the known pointer that a helper puts into the function's register,
 // if any.
 func (u *unit) passes(o *op) (bpf.Value, bool) {
 	if o.callee == 0 || o.in.Kind == bpf.CallFunc || !o.knowsArg() {
 		return bpf.Value{}, false
 	}
-	return o.val(bpfasm.R3), u.ops[u.funcs[o.callee].first].liveIn.has(variable(bpfasm.R2))
+	return o.val(bpfasm.R3), u.ops[u.funcs[o.callee].first].liveIn.has(variable(o.passed()))
+}
+
+// passed is the register in which the function gets the argument.
+func (o *op) passed() bpfasm.Register {
+	if isCall(o.in, bpfasm.FnForEachMapElem) {
+		return bpfasm.R4
+	}
+	return bpfasm.R2
 }
 
 // loop emits bpf_loop, whose count, round and argument are kept in the frame,
@@ -64,7 +94,7 @@ func (g *generator) loop(o *op) {
 	b := &g.bodies[g.copyNumber()][o.callee]
 	head, done, tooBig := g.NewLabel(), g.NewLabel(), g.NewLabel()
 	g.keepCount(o, kept)
-	g.keepArg(o, kept, d)
+	g.keepArg(o, kept+loopArg, d)
 	g.StoreI(8, g.stack(kept+loopRound), 0)
 	g.OpMI(asm.Cmp, 8, g.stack(kept+loopCount), maxLoop)
 	g.Jcc(asm.A, tooBig)
@@ -98,18 +128,18 @@ func (g *generator) keepCount(o *op, kept int32) {
 }
 
 // keepArg stores the argument of the function.
-func (g *generator) keepArg(o *op, kept int32, d asm.Reg) {
+func (g *generator) keepArg(o *op, at int32, d asm.Reg) {
 	v := o.val(bpfasm.R3)
 	switch {
-	case !g.funcTakes(o, bpfasm.R2):
+	case !g.funcTakes(o, o.passed()):
 	case v.Known:
 		g.MovRI(d, v.Const)
-		g.Store(8, g.stack(kept+loopArg), d)
+		g.Store(8, g.stack(at), d)
 	case o.knowsArg():
 		g.materialize(o, d, v)
-		g.Store(8, g.stack(kept+loopArg), d)
+		g.Store(8, g.stack(at), d)
 	default:
-		g.Store(8, g.stack(kept+loopArg), g.r(bpfasm.R3))
+		g.Store(8, g.stack(at), g.r(bpfasm.R3))
 	}
 }
 

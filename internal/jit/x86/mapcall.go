@@ -17,7 +17,7 @@ func isRoutine(h bpfasm.BuiltinFunc) bool {
 	switch h {
 	case bpfasm.FnMapLookupElem, bpfasm.FnMapUpdateElem, bpfasm.FnMapDeleteElem, bpfasm.FnGetSmpProcessorId, bpfasm.FnGetPrandomU32,
 		bpfasm.FnRingbufSubmit, bpfasm.FnPerfEventOutput, bpfasm.FnTracePrintk, bpfasm.FnTraceVprintk, bpf.HelperStackID,
-		bpfasm.FnGetStack, bpfasm.FnGetStackid:
+		bpfasm.FnGetStack, bpfasm.FnGetStackid, bpfasm.FnForEachMapElem:
 		return true
 	case bpf.HelperGetCurrentPidTgid:
 		return false // the process needs none

@@ -46,12 +46,14 @@ func (g *mapRandomizer) program(n int) *bpf.Program {
 		g.op()
 	}
 	g.add(bpfasm.Mov.Reg(bpfasm.R0, bpfasm.R9), bpfasm.Return())
+	g.insns = append(g.insns, g.funcs...)
 	return &bpf.Program{Name: "maps", Input: bpf.Input{Memory: true, Size: 96}, Insns: g.insns, Maps: kernelMaps}
 }
 
 type mapRandomizer struct {
 	*rand.Rand
 	insns  bpfasm.Instructions
+	funcs  bpfasm.Instructions // that come behind them
 	labels int
 	strict bool // only what the verifier accepts too
 }
@@ -61,6 +63,10 @@ func (g *mapRandomizer) add(in ...bpfasm.Instruction) { g.insns = append(g.insns
 func (g *mapRandomizer) op() {
 	m := g.IntN(len(kernelMaps))
 	spec := &kernelMaps[m]
+	if g.IntN(5) == 0 && spec.Kind != abi.PerThread {
+		g.each(m, spec)
+		return
+	}
 	keyAt := g.key(spec)
 	g.add(bpf.LoadMap(bpfasm.R1, m))
 	if keyAt < 0 {

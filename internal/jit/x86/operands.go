@@ -236,6 +236,8 @@ func (u *unit) callOperands(o *op) error {
 		o.uses, o.defs = reg(bpfasm.R1), reg(bpfasm.R0)
 	case bpfasm.FnLoop:
 		return u.loopOperands(o)
+	case bpfasm.FnForEachMapElem:
+		return u.eachOperands(o)
 	case bpf.HelperExit:
 		o.temps = vars(temp1)
 	case bpf.HelperRingbufOutput, bpfasm.FnRingbufReserve, bpfasm.FnRingbufSubmit, bpfasm.FnRingbufDiscard, bpfasm.FnPerfEventOutput,

@@ -18,7 +18,7 @@ type compiled struct {
 }
 
 // mapRoutines are the routines of one map.
-type mapRoutines struct{ lookup, update, remove, stack compiled }
+type mapRoutines struct{ lookup, update, remove, next, stack compiled }
 
 // compile compiles a routine of so many arguments. It takes them from the
 // stack, as all routines of the runtime do.
@@ -63,6 +63,9 @@ func (r *routineMaker) maps() ([]mapRoutines, error) {
 			continue
 		}
 		if out[i].update, err = r.compile(routine.Update(ml, r.env.Arena), 4); err != nil {
+			return nil, err
+		}
+		if out[i].next, err = r.compile(routine.Next(ml, r.env.Arena), 2); err != nil {
 			return nil, err
 		}
 		if !ml.IsHash() {

@@ -102,6 +102,7 @@ type op struct {
 	temps  varSet
 	fixed  asm.RegSet // registers that it overwrites for itself
 	across asm.RegSet // registers that it overwrites when its operands have been read
+	keeps  varSet     // what it needs after the functions that it calls
 
 	liveIn, liveOut varSet
 	stackIn         byteSet
@@ -158,7 +159,7 @@ type function struct {
 	clobbers varSet     // variables that it or a callee changes without saving them
 	fixed    asm.RegSet // registers that it or a callee overwrites
 	spends   bool       // it or a callee takes fuel
-	loops    bool       // it calls bpf_loop
+	loop     int32      // bytes of its frame for the bpf_loop or for_each_map_elem that runs
 }
 
 func newUnit(progs []*bpf.Verified, site Site, env *Env, escapes bool) *unit {
@@ -325,9 +326,9 @@ func (u *unit) analyse() error {
 			switch {
 			case o.in.Kind == bpf.CallFunc:
 				o.callee = p.funcs[p.Code().FuncAt(o.in.Target)]
-			case isCall(o.in, bpfasm.FnLoop) && o.val(bpfasm.R2).Kind == bpf.FuncRef:
+			case callsBack(o.in) && o.val(bpfasm.R2).Kind == bpf.FuncRef:
 				o.callee = p.funcs[o.val(bpfasm.R2).Func]
-				u.funcs[o.fn].loops = true
+				u.funcs[o.fn].loop = max(u.funcs[o.fn].loop, u.loopSize(o))
 			}
 			if o.callee != 0 {
 				u.funcs[o.fn].calls = append(u.funcs[o.fn].calls, o.callee)
