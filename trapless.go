@@ -62,6 +62,9 @@ func Compile(name, src string, params ...string) (*Script, error) {
 type CompileOptions struct {
 	Params []string // $1, $2, ...
 	Unsafe bool     // system() is no error
+	Checks bool     // reads that fail, of maps and of memory, are told of when the script runs
+	// Config are settings that precede those of the script, by their names.
+	Config map[string]string
 
 	// The process that is to be probed, or the program that will be started. Its debug information knows
 	// types and parameters that the script does not declare. Without either, that of the files is read which
@@ -78,7 +81,7 @@ type CompileOptions struct {
 
 // CompileWith is Compile with more options.
 func CompileWith(name, src string, o CompileOptions) (*Script, error) {
-	options := lang.Options{Params: o.Params, Named: o.Named, Clock: strings.TrimPrefix(o.Clock, "@")}
+	options := lang.Options{Params: o.Params, Named: o.Named, Checks: o.Checks, Config: o.Config, Clock: strings.TrimPrefix(o.Clock, "@")}
 	types := o.types()
 	defer types.Close()
 	options.Types = types
@@ -120,14 +123,20 @@ func (s *Script) Listing() string {
 	return b.String()
 }
 
-// Warnings are remarks about what works, but probably not as meant.
+// Warnings are remarks about what works, but probably not as meant, each with a line
+// end, and of a script with the place in it.
 func (s *Script) Warnings() []string {
-	if s.object != nil {
-		return s.object.Remarks
-	}
 	var out []string
+	if s.object != nil {
+		for _, r := range s.object.Remarks {
+			out = append(out, "WARNING: "+r+"\n")
+		}
+		return out
+	}
 	for _, w := range s.compiled.Warnings {
-		out = append(out, w.String())
+		var b strings.Builder
+		_ = diag.WriteText(&b, diag.List{w}) // a Builder fails never
+		out = append(out, b.String())
 	}
 	return out
 }

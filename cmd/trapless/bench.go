@@ -45,7 +45,7 @@ with threads at work in them, or any other one (-p, with --functions).`,
 		Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if rounds < 1 || slice <= 0 {
-				return usageError{errors.New("--rounds and --slice have to be positive")}
+				return usageError{error: errors.New("--rounds and --slice have to be positive")}
 			}
 			if scale.probes > 0 {
 				return scale.run(c.Context(), rounds, asJSON)
@@ -199,4 +199,9 @@ func progress(format string, args ...any) {
 	if isTerminal(os.Stderr) {
 		fmt.Fprintf(os.Stderr, "trapless: "+format+"\n", args...)
 	}
+}
+
+func isTerminal(f *os.File) bool {
+	st, err := f.Stat()
+	return err == nil && st.Mode()&os.ModeCharDevice != 0
 }

@@ -24,7 +24,7 @@ mapped, idle, because a saved program counter may still point into it.`,
 		Args:    noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if pid <= 0 {
-				return usageError{errors.New("give the process with -p PID")}
+				return usageError{error: errors.New("give the process with -p PID")}
 			}
 			r, err := trapless.Clean(c.Context(), pid)
 			if err != nil {

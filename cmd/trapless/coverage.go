@@ -37,11 +37,11 @@ with --breakpoints).`,
   trapless coverage --sites returns --json /usr/bin/python3`,
 		RunE: func(c *cobra.Command, files []string) error {
 			if len(files) == 0 {
-				return usageError{fmt.Errorf("give a file; see '%s --help'", c.CommandPath())}
+				return usageError{error: fmt.Errorf("give a file; see '%s --help'", c.CommandPath())}
 			}
 			sites, err := coverage.Parse(which)
 			if err != nil {
-				return usageError{fmt.Errorf("--sites: %w", err)}
+				return usageError{error: fmt.Errorf("--sites: %w", err)}
 			}
 			var report struct {
 				Files []*coverage.Result `json:"files"`

@@ -35,10 +35,10 @@ or all. Numbers are those of 'trapless status --json'.`,
   trapless ctl -p 1234 register --program 0 libc:calloc`,
 		RunE: func(c *cobra.Command, args []string) error {
 			if pid <= 0 {
-				return usageError{errors.New("give the process with -p PID")}
+				return usageError{error: errors.New("give the process with -p PID")}
 			}
 			if err := controlRequest(&rq, spec, args); err != nil {
-				return usageError{fmt.Errorf("%w; see '%s --help'", err, c.CommandPath())}
+				return usageError{error: fmt.Errorf("%w; see '%s --help'", err, c.CommandPath())}
 			}
 			st, err := trapless.Control(c.Context(), pid, rq)
 			if err != nil {

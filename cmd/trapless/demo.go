@@ -28,7 +28,7 @@ and lets the program say whether all its results were right.`,
 		Args:    noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if seconds < 1 {
-				return usageError{errors.New("--seconds has to be positive")}
+				return usageError{error: errors.New("--seconds has to be positive")}
 			}
 			return demo(c.Context(), seconds)
 		},

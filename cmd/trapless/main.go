@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"strings"
 	"syscall"
 
@@ -23,13 +24,21 @@ const (
 	exitUsage  = 2
 )
 
-// usageError marks errors in the words of the command itself.
-type usageError struct{ error }
+// usageError marks errors in the words of the command itself. Help, if any, is what
+// is said besides.
+type usageError struct {
+	error
+	help string
+}
 
 // statusError ends the command with a script's own exit status.
 type statusError int
 
 func (e statusError) Error() string { return fmt.Sprintf("exit status %d", int(e)) }
+
+// traceName is the name by which the program is 'trapless trace': a link of that name is
+// used where an alias is not, by sudo and by scripts that begin with #!.
+const traceName = "bpftrace"
 
 func main() {
 	torture.Worker() // if this process is one
@@ -48,6 +57,9 @@ func run(args []string) int {
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 	root := newRoot()
 	root.SetArgs(args)
+	if filepath.Base(os.Args[0]) == traceName {
+		root.SetArgs(append([]string{"trace"}, args...))
+	}
 	err := root.ExecuteContext(ctx)
 	if err == nil {
 		return exitOK
@@ -64,25 +76,34 @@ func run(args []string) int {
 	return exitFailed
 }
 
-// printError writes one line for each thing that is wrong; a person at a terminal
-// also sees the places in the script.
+// printError writes what is wrong, in bpftrace's form: "ERROR: text" and "HINT: text",
+// each of a line, and for what is wrong in a script its place there.
 func printError(err error) {
 	var inScript diag.List
-	switch {
-	case !errors.As(err, &inScript):
-		fmt.Fprintf(os.Stderr, "trapless: %v\n", err)
-	case isTerminal(os.Stderr):
+	if errors.As(err, &inScript) {
 		_ = diag.WriteText(os.Stderr, inScript) // there is nowhere else to say so
-	default:
-		for _, d := range inScript {
-			fmt.Fprintln(os.Stderr, strings.Join(append([]string{"trapless: " + d.String()}, d.Hints...), "; "))
-		}
+		return
+	}
+	for _, e := range apart(err) {
+		fmt.Fprintf(os.Stderr, "ERROR: %v\n", e)
+	}
+	var usage usageError
+	if errors.As(err, &usage) && usage.help != "" {
+		fmt.Fprintln(os.Stderr, usage.help)
 	}
 }
 
-func isTerminal(f *os.File) bool {
-	st, err := f.Stat()
-	return err == nil && st.Mode()&os.ModeCharDevice != 0
+// apart are the errors that were joined.
+func apart(err error) []error {
+	joined, ok := err.(interface{ Unwrap() []error })
+	if !ok || strings.Count(err.Error(), "\n") == 0 {
+		return []error{err}
+	}
+	var all []error
+	for _, e := range joined.Unwrap() {
+		all = append(all, apart(e)...)
+	}
+	return all
 }
 
 func newRoot() *cobra.Command {
@@ -97,7 +118,7 @@ costs a few nanoseconds, and nothing traps.`,
   trapless clean -p 1234`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) > 0 {
-				return usageError{fmt.Errorf("unknown command %q; see 'trapless --help'", args[0])}
+				return usageError{error: fmt.Errorf("unknown command %q; see 'trapless --help'", args[0])}
 			}
 			return nil
 		},
@@ -107,7 +128,7 @@ costs a few nanoseconds, and nothing traps.`,
 		CompletionOptions: cobra.CompletionOptions{HiddenDefaultCmd: true},
 	}
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
-		return usageError{fmt.Errorf("%w; see '%s --help'", err, c.CommandPath())}
+		return usageError{error: fmt.Errorf("%w; see '%s --help'", err, c.CommandPath())}
 	})
 	root.AddCommand(newTrace(), newRun(), newStatus(), newCtl(), newTorture(), newClean(), newBench(), newDemo(), newCoverage())
 	return root
@@ -116,7 +137,7 @@ costs a few nanoseconds, and nothing traps.`,
 // noArgs refuses positional arguments as a usage error.
 func noArgs(c *cobra.Command, args []string) error {
 	if len(args) > 0 {
-		return usageError{fmt.Errorf("'%s' takes no argument %q; see '%s --help'", c.CommandPath(), args[0], c.CommandPath())}
+		return usageError{error: fmt.Errorf("'%s' takes no argument %q; see '%s --help'", c.CommandPath(), args[0], c.CommandPath())}
 	}
 	return nil
 }

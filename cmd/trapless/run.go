@@ -55,7 +55,7 @@ are zero are left out, and values of which each CPU has its own are added up.`,
 
 func (f *runFlags) run(ctx context.Context, args []string) error {
 	if len(args) != 1 {
-		return usageError{fmt.Errorf("expected one BPF object file, not %d; see 'trapless run --help'", len(args))}
+		return usageError{error: fmt.Errorf("expected one BPF object file, not %d; see 'trapless run --help'", len(args))}
 	}
 	f.format, f.buffer = "text", "line"
 	if f.json {
@@ -65,7 +65,7 @@ func (f *runFlags) run(ctx context.Context, args []string) error {
 		return err
 	}
 	if f.pid == 0 && f.command == "" {
-		return usageError{errors.New("no target: give -p PID or -c 'CMD'")}
+		return usageError{error: errors.New("no target: give -p PID or -c 'CMD'")}
 	}
 	o, err := f.options()
 	if err != nil {
@@ -90,7 +90,7 @@ func placed(programs *trapless.Script) error {
 	}
 	text := fmt.Sprintf("where these programs are to be put is not said: %s; use --attach NAME=uprobe:PATH:FUNCTION", strings.Join(left, ", "))
 	if len(left) == len(all) {
-		return usageError{errors.New(text)}
+		return usageError{error: errors.New(text)}
 	}
 	if os.Getenv(workerVar) == "" { // the worker has the same to say
 		warn("%s", text)
@@ -113,7 +113,7 @@ func (f *runFlags) options() (trapless.ObjectOptions, error) {
 		for _, text := range flag.all {
 			name, value, ok := strings.Cut(text, "=")
 			if !ok || name == "" || value == "" {
-				return o, usageError{fmt.Errorf("--%s %s: expected %s", flag.name, text, flag.form)}
+				return o, usageError{error: fmt.Errorf("--%s %s: expected %s", flag.name, text, flag.form)}
 			}
 			flag.take(name, value)
 		}

@@ -28,7 +28,7 @@ says how: at once, or after asking the kernel whether it is there, which takes 1
 		Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if pid <= 0 {
-				return usageError{errors.New("give the process with -p PID")}
+				return usageError{error: errors.New("give the process with -p PID")}
 			}
 			st, err := trapless.Control(c.Context(), pid, trapless.ControlRequest{Command: "status"})
 			if err != nil {

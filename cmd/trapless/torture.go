@@ -31,7 +31,7 @@ the same sequence of changes. Targets: ` + strings.Join(torture.Names(), ", ") +
 		Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if o.For <= 0 || o.Parallel < 1 {
-				return usageError{errors.New("--for and --parallel have to be positive")}
+				return usageError{error: errors.New("--for and --parallel have to be positive")}
 			}
 			if !c.Flags().Changed("seed") {
 				o.Seed = rand.Uint64()
@@ -39,7 +39,7 @@ the same sequence of changes. Targets: ` + strings.Join(torture.Names(), ", ") +
 			o.Log = progress
 			r, err := torture.Run(c.Context(), o)
 			if err != nil {
-				return usageError{err}
+				return usageError{error: err}
 			}
 			if asJSON {
 				err = json.NewEncoder(os.Stdout).Encode(r)

@@ -32,6 +32,7 @@ The options are those of bpftrace, so that 'alias bpftrace="trapless trace"' wor
 		RunE: func(c *cobra.Command, args []string) error { return trace(c.Context(), &f, args) },
 	}
 	f.register(c)
+	c.SetFlagErrorFunc(func(c *cobra.Command, err error) error { return usageError{err, "\n" + c.UsageString()} })
 	c.SetUsageTemplate("USAGE:\n  " + c.UseLine() + "\n" + usageTail)
 	return c
 }
@@ -51,7 +52,7 @@ func trace(ctx context.Context, f *traceFlags, args []string) error {
 	}
 	switch {
 	case f.version:
-		fmt.Println("trapless, which speaks the language of bpftrace v0.26")
+		fmt.Println("bpftrace v0.26, the language; the program is trapless")
 		return nil
 	case f.info:
 		return printInfo(os.Stdout)
@@ -69,7 +70,7 @@ func trace(ctx context.Context, f *traceFlags, args []string) error {
 func (f *traceFlags) trace(ctx context.Context, script *trapless.Script) error {
 	if !f.noWarnings {
 		for _, w := range script.Warnings() {
-			fmt.Fprintln(os.Stderr, w)
+			fmt.Fprint(os.Stderr, w)
 		}
 	}
 	out, err := f.openOutput()
@@ -81,7 +82,7 @@ func (f *traceFlags) trace(ctx context.Context, script *trapless.Script) error {
 		o.Warn = nil
 	}
 	if f.verbose {
-		o.Log = warn
+		o.Log = tell
 	}
 	return errors.Join(f.run(ctx, script, o, out), out.Close())
 }
@@ -130,7 +131,7 @@ func (f *traceFlags) start(ctx context.Context, script *trapless.Script, o trapl
 	case f.command != "":
 		argv, err := splitCommand(f.command)
 		if err != nil {
-			return nil, usageError{err}
+			return nil, usageError{error: err}
 		}
 		return trapless.Start(ctx, argv, script, o)
 	case script.NeedsProcess():
@@ -146,7 +147,7 @@ func (f *traceFlags) watch(ctx context.Context, s *trapless.Session) error {
 		if stop, err := s.Serve(); err == nil {
 			defer stop()
 		} else if f.verbose {
-			warn("'trapless status' and 'trapless ctl' cannot reach this session: %v", err)
+			tell("'trapless status' and 'trapless ctl' cannot reach this session: %v", err)
 		}
 	}
 	if f.duration > 0 {
@@ -168,4 +169,6 @@ func scriptStatus(s *trapless.Session) error {
 	return nil
 }
 
-func warn(format string, args ...any) { fmt.Fprintf(os.Stderr, "trapless: "+format+"\n", args...) }
+// warn tells what the user should know, tell what is done.
+func warn(format string, args ...any) { fmt.Fprintf(os.Stderr, "WARNING: "+format+"\n", args...) }
+func tell(format string, args ...any) { fmt.Fprintf(os.Stderr, "trapless: "+format+"\n", args...) }

@@ -8,11 +8,13 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"trapless"
+	"trapless/internal/unix"
 )
 
 // traceFlags are the options of 'trapless trace'.
@@ -61,7 +63,7 @@ func (f *traceFlags) register(c *cobra.Command) {
 	fl.StringVarP(&f.buffer, "buffer", "B", "line", "hold output back: line, full (until the end) or none")
 	fl.BoolVarP(&f.quiet, "quiet", "q", false, "do not tell how many probes there are")
 	fl.BoolVar(&f.unsafe, "unsafe", false, "allow system() and what else acts on the system")
-	fl.BoolVarP(&f.warnings, "warnings", "k", false, "has no effect: what fails is 0, and updates that were lost are always told of")
+	fl.BoolVarP(&f.warnings, "warnings", "k", false, "tell of reads that fail, of maps and of memory; else they are 0")
 	fl.BoolVar(&f.noWarnings, "no-warnings", false, "print no warning")
 	fl.BoolVarP(&f.verbose, "verbose", "v", false, "say on standard error what is done, with the pauses of the target")
 	fl.StringSliceVarP(&f.debug, "debug", "d", nil, "print what a stage makes of the script: codegen (eBPF) or all")
@@ -92,15 +94,15 @@ func (f *traceFlags) register(c *cobra.Command) {
 func (f *traceFlags) check() error {
 	switch {
 	case f.pidText != "" && f.command != "":
-		return usageError{errors.New("-p and -c exclude each other")}
+		return usageError{error: errors.New("-p and -c exclude each other")}
 	case f.duration < 0:
-		return usageError{fmt.Errorf("--duration %s is negative", f.duration)}
+		return usageError{error: fmt.Errorf("--duration %s is negative", f.duration)}
 	case f.format != "text" && f.format != "json":
-		return usageError{fmt.Errorf("-f %s: the formats are text and json", f.format)}
+		return usageError{error: fmt.Errorf("Invalid output format \"%s\"\nValid formats: 'text', 'json'", f.format)}
 	case f.buffer != "line" && f.buffer != "full" && f.buffer != "none":
-		return usageError{fmt.Errorf("-B must be either 'line', 'full', or 'none'")}
+		return usageError{error: fmt.Errorf("-B must be either 'line', 'full', or 'none'")}
 	case f.warnings && f.noWarnings:
-		return usageError{errors.New("-k and --no-warnings exclude each other")}
+		return usageError{error: errors.New("-k and --no-warnings exclude each other")}
 	}
 	if err := f.unavailable(); err != nil {
 		return err
@@ -117,11 +119,11 @@ func (f *traceFlags) check() error {
 func (f *traceFlags) unavailable() error {
 	switch {
 	case len(f.include)+len(f.dirs) > 0:
-		return usageError{errors.New("headers are not read: declare the structures that they define in the script, or let the program's debug information tell")}
+		return usageError{error: errors.New("headers are not read: declare the structures that they define in the script, or let the program's debug information tell")}
 	case len(f.debuginfo) > 0:
-		return usageError{errors.New("--debuginfo is not available: put separate debug information where it is looked for, /usr/lib/debug or beside the program")}
+		return usageError{error: errors.New("--debuginfo is not available: put separate debug information where it is looked for, /usr/lib/debug or beside the program")}
 	case f.mode != "" || f.test || f.bench:
-		return usageError{errors.New("--mode, --test, --bench, --aot and --emit-... are about bpftrace's own compiler; there is nothing like them here")}
+		return usageError{error: errors.New("--mode, --test, --bench, --aot and --emit-... are about bpftrace's own compiler; there is nothing like them here")}
 	}
 	return nil
 }
@@ -134,13 +136,13 @@ func parsePID(text string) (int, error) {
 	digits := strings.TrimLeft(text, "0123456789")
 	switch {
 	case err != nil && digits == text:
-		return 0, usageError{fmt.Errorf("Failed to parse pid: invalid integer: %s", text)}
+		return 0, usageError{error: fmt.Errorf("Failed to parse pid: invalid integer: %s", text)}
 	case err != nil:
-		return 0, usageError{fmt.Errorf("Failed to parse pid: invalid trailing bytes: %s", text)}
+		return 0, usageError{error: fmt.Errorf("Failed to parse pid: invalid trailing bytes: %s", text)}
 	case n > maxPID:
-		return 0, usageError{fmt.Errorf("Pid out of range: %d", n)}
+		return 0, usageError{error: fmt.Errorf("Pid out of range: %d", n)}
 	case n == 0:
-		return 0, usageError{fmt.Errorf("-p %s is no process id", text)}
+		return 0, usageError{error: fmt.Errorf("-p %s is no process id", text)}
 	}
 	return int(n), nil
 }
@@ -154,9 +156,9 @@ func (f *traceFlags) compile(args []string) (*trapless.Script, error) {
 	params, named := splitOptions(rest)
 	filter, err := regexp.Compile(f.filter)
 	if err != nil {
-		return nil, usageError{fmt.Errorf("Invalid --probe-filter regex '%s': %w", f.filter, err)}
+		return nil, usageError{error: fmt.Errorf("Invalid --probe-filter regex '%s': %w", f.filter, err)}
 	}
-	options := trapless.CompileOptions{Params: params, Unsafe: f.unsafe, PID: f.pid, Named: named, Clock: os.Getenv(clockVar)}
+	options := trapless.CompileOptions{Params: params, Unsafe: f.unsafe, Checks: f.warnings, Config: environment(os.Environ()), PID: f.pid, Named: named, Clock: os.Getenv(clockVar)}
 	if argv, err := splitCommand(f.command); err == nil && len(argv) > 0 { // else the start of it will fail
 		options.Program = argv[0]
 	}
@@ -169,7 +171,7 @@ func (f *traceFlags) compile(args []string) (*trapless.Script, error) {
 	}
 	for _, stage := range f.debug {
 		if stage != "codegen" && stage != "all" {
-			return nil, usageError{fmt.Errorf("invalid option for -d: %s; there is codegen", stage)}
+			return nil, usageError{error: fmt.Errorf("invalid option for -d: %s; there is codegen", stage)}
 		}
 		fmt.Print(script.Listing())
 	}
@@ -178,6 +180,19 @@ func (f *traceFlags) compile(args []string) (*trapless.Script, error) {
 
 // clockVar is how bpftrace's own tests tell which map holds the time that tseries() sees.
 const clockVar = "BPFTRACE_DUMMY_TS_MAP"
+
+// environment are the settings that variables of the environment say, BPFTRACE_MAX_STRLEN for
+// max_strlen for instance, by their names.
+func environment(variables []string) map[string]string {
+	config := map[string]string{}
+	for _, v := range variables {
+		if rest, ok := strings.CutPrefix(v, "BPFTRACE_"); ok {
+			name, value, _ := strings.Cut(rest, "=")
+			config[strings.ToLower(name)] = value
+		}
+	}
+	return config
+}
 
 // splitOptions separates the script's own options, --name=value, from its parameters.
 func splitOptions(args []string) (params []string, named map[string]string) {
@@ -221,14 +236,16 @@ func (f *traceFlags) source(args []string) (name, src string, rest []string, err
 	case f.expr != "":
 		return "stdin", f.expr, args, nil
 	case len(args) == 0:
-		return "", "", nil, usageError{errors.New("no script: give -e 'SCRIPT' or a file")}
+		return "", "", nil, usageError{error: errors.New("no script: give -e 'SCRIPT' or a file")}
 	case args[0] == "-":
 		text, err := readStdin()
 		return "stdin", text, args[1:], err
 	}
 	text, err := os.ReadFile(args[0])
 	if err != nil {
-		return "", "", nil, fmt.Errorf("failed to open file '%s': %w", args[0], errors.Unwrap(err))
+		var errno syscall.Errno
+		errors.As(err, &errno)
+		return "", "", nil, fmt.Errorf("failed to open file '%s': %s", args[0], unix.Strerror(int(errno)))
 	}
 	return args[0], string(text), args[1:], nil
 }

@@ -20,7 +20,7 @@ func (f *traceFlags) listProbes(args []string) error {
 		}
 		patterns = script.AttachPoints()
 	case len(args) > 1:
-		return usageError{fmt.Errorf("-l takes one pattern or file, not %d", len(args))}
+		return usageError{error: fmt.Errorf("-l takes one pattern or file, not %d", len(args))}
 	case len(args) == 1:
 		if strings.Contains(args[0], ".") && !strings.ContainsAny(args[0], ":*") {
 			fmt.Fprintf(os.Stderr, "WARNING: It appears that '%s' is a filename but the file does not exist. Treating '%s' as a search pattern.\n", args[0], args[0])

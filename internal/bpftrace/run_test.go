@@ -118,7 +118,7 @@ func (b *bench) shell(line string) error {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), attachTime)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, "/bin/sh", "-c", line)
+	cmd := exec.CommandContext(ctx, "bash", "-c", line)
 	cmd.Dir = b.dir
 	out, err := cmd.CombinedOutput()
 	if err != nil {
@@ -141,7 +141,7 @@ func (b *bench) commandLine(c *testCase, enter string) string {
 
 // judge runs a command line and compares what it printed.
 func (b *bench) judge(c *testCase, command, enter string) outcome {
-	cmd := exec.Command("/bin/sh", "-c", command)
+	cmd := exec.Command("bash", "-c", command)
 	cmd.Dir = b.dir
 	cmd.Env = append([]string{"test=" + c.name, notice + "=1", "PATH=" + os.Getenv("PATH"), "HOME=" + os.Getenv("HOME")}, c.env...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
@@ -228,7 +228,7 @@ func (b *bench) startAfter(c *testCase, enter string) *exec.Cmd {
 	if c.after == "" {
 		return nil
 	}
-	cmd := exec.Command("/bin/sh", "-c", enter+c.after)
+	cmd := exec.Command("bash", "-c", enter+c.after)
 	cmd.Dir = b.dir
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if cmd.Start() != nil {

@@ -16,20 +16,21 @@ const (
 	Warning
 )
 
-// String is the word that renderings use.
+// String is the word that renderings use, as bpftrace does.
 func (s Severity) String() string {
 	if s == Warning {
-		return "warning"
+		return "WARNING"
 	}
-	return "error"
+	return "ERROR"
 }
 
-// Diagnostic is one remark about one place.
+// Diagnostic is one remark about one place, or about none if it has no Source.
 type Diagnostic struct {
 	Severity Severity
 	Source   *Source
 	Span     Span
-	Message  string // one line, without a full stop
+	Message  string   // one line, without a full stop
+	Details  []string // further lines
 	Hints    []string
 	Notes    []Note
 }
@@ -52,10 +53,15 @@ func (d *Diagnostic) Note(at Span, format string, args ...any) *Diagnostic {
 	return d
 }
 
-// String is the one-line form, "name:line:col: error: message".
-func (d *Diagnostic) String() string {
-	p := d.Source.Pos(d.Span.Start)
-	return fmt.Sprintf("%s:%d:%d: %s: %s", d.Source.Name, p.Line, p.Col, d.Severity, d.Message)
+// String is the one-line form, "name:line:col-col: ERROR: message".
+func (d *Diagnostic) String() string { return d.at(d.Span, d.Message) }
+
+// at is a line about a place.
+func (d *Diagnostic) at(place Span, message string) string {
+	if d.Source == nil {
+		return fmt.Sprintf("%s: %s", d.Severity, message)
+	}
+	return fmt.Sprintf("%s: %s: %s", d.Source.Location(place), d.Severity, message)
 }
 
 // List is several diagnostics; as an error it is never empty.
@@ -112,6 +118,13 @@ func (c *Collector) add(sev Severity, at Span, message string) *Diagnostic {
 		c.errors++
 	}
 	c.list = append(c.list, d)
+	return d
+}
+
+// Plainf reports an error that no place of the text is to blame for.
+func (c *Collector) Plainf(format string, args ...any) *Diagnostic {
+	d := c.add(Error, Span{}, fmt.Sprintf(format, args...))
+	d.Source = nil
 	return d
 }
 

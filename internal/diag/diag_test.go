@@ -49,7 +49,7 @@ func TestOneLineForm(t *testing.T) {
 	c := &Collector{Source: NewSource("x.bt", "a\nbc")}
 	c.Errorf(Span{3, 4}, "no %s", "c")
 	c.Errorf(Span{0, 1}, "no a")
-	want := "x.bt:1:1: error: no a\nx.bt:2:2: error: no c"
+	want := "x.bt:1:1-2: ERROR: no a\nx.bt:2:2-3: ERROR: no c"
 	if got := c.Err().Error(); got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
@@ -91,14 +91,14 @@ func TestWriteText(t *testing.T) {
 		at         Span
 		want       string
 	}{
-		{"caret", "a bad c", Span{2, 5}, "s:1:3: error: m\n  1 | a bad c\n    |   ^~~\n"},
-		{"empty span", "ab", Span{1, 1}, "s:1:2: error: m\n  1 | ab\n    |  ^\n"},
-		{"end of text", "ab\n", Span{3, 3}, "s:2:1: error: m\n  2 | \n    | ^\n"},
-		{"tab", "\tx", Span{1, 2}, "s:1:2: error: m\n  1 | \tx\n    | \t^\n"},
-		{"wide characters", "é日x", Span{5, 6}, "s:1:6: error: m\n  1 | é日x\n    |   ^\n"},
-		{"several lines", "ab\ncd", Span{1, 4}, "s:1:2: error: m\n  1 | ab\n    |  ^\n"},
-		{"terminal escapes", "a\x1b[31mb", Span{0, 1}, "s:1:1: error: m\n  1 | a?[31mb\n    | ^\n"},
-		{"not UTF-8", "a\xffb", Span{2, 3}, "s:1:3: error: m\n  1 | a?b\n    |   ^\n"},
+		{"mark", "a bad c", Span{2, 5}, "s:1:3-6: ERROR: m\na bad c\n  ~~~\n"},
+		{"empty span", "ab", Span{1, 1}, "s:1:2-2: ERROR: m\nab\n ~\n"},
+		{"end of text", "ab\n", Span{3, 3}, "s:2:1-1: ERROR: m\n\n~\n"},
+		{"tab", "\tx", Span{1, 2}, "s:1:2-3: ERROR: m\n    x\n    ~\n"},
+		{"wide characters", "é日x", Span{5, 6}, "s:1:6-7: ERROR: m\né日x\n  ~\n"},
+		{"several lines", "ab\ncd\ne", Span{1, 4}, "s:1-2: ERROR: m\nab\ncd\n"},
+		{"terminal escapes", "a\x1b[31mb", Span{0, 1}, "s:1:1-2: ERROR: m\na?[31mb\n~\n"},
+		{"not UTF-8", "a\xffb", Span{2, 3}, "s:1:3-4: ERROR: m\na?b\n  ~\n"},
 	} {
 		c := &Collector{Source: NewSource("s", row.text)}
 		c.Errorf(row.at, "m")
@@ -119,10 +119,25 @@ func TestWriteTextHintsAndNotes(t *testing.T) {
 	if err := WriteText(&b, c.Sorted(Error)); err != nil {
 		t.Fatal(err)
 	}
-	want := "s:1:4: error: again\n  1 | $a $a\n    |    ^~\n" +
-		"s:1:1: note: first here\n  1 | $a $a\n    | ^~\n  hint: use $b\n"
+	want := "s:1:4-6: ERROR: again\n$a $a\n   ~~\n" +
+		"s:1:1-3: ERROR: first here\n$a $a\n~~\nHINT: use $b\n"
 	if b.String() != want {
 		t.Errorf("got:\n%s\nwant:\n%s", b.String(), want)
+	}
+}
+
+func TestUnplaced(t *testing.T) {
+	c := &Collector{Source: NewSource("s", "text")}
+	c.Plainf("no such option").Hint("there are others")
+	var text, object strings.Builder
+	if err := errors.Join(WriteText(&text, c.Sorted(Error)), WriteJSON(&object, c.Sorted(Error))); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := text.String(), "ERROR: no such option\nHINT: there are others\n"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	if !json.Valid([]byte(object.String())) {
+		t.Errorf("invalid JSON %q", object.String())
 	}
 }
 

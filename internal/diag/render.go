@@ -9,53 +9,72 @@ import (
 	"unicode/utf8"
 )
 
-// WriteText renders each diagnostic with its source line and a caret:
+// WriteText renders each diagnostic as bpftrace does, with its source line and a
+// mark under the place:
 //
-//	count.bt:1:22: error: unknown function 'cuont'
-//	  1 | uprobe:libc:puts { @ = cuont(); }
-//	    |                        ^~~~~
-//	  hint: did you mean count()?
+//	count.bt:1:24-29: ERROR: Unknown function: 'cuont'
+//	uprobe:libc:puts { @ = cuont(); }
+//	                       ~~~~~
+//	HINT: Did you mean count()?
 //
 // Bytes of the source that a terminal could act on are shown as '?'.
 func WriteText(w io.Writer, l List) error {
 	b := bufio.NewWriter(w)
 	for _, d := range l {
 		fmt.Fprintln(b, printable(d.String()))
+		for _, line := range d.Details {
+			fmt.Fprintln(b, printable(line))
+		}
 		excerpt(b, d.Source, d.Span)
 		for _, n := range d.Notes {
-			p := d.Source.Pos(n.Span.Start)
-			fmt.Fprintf(b, "%s:%d:%d: note: %s\n", printable(d.Source.Name), p.Line, p.Col, printable(n.Message))
+			fmt.Fprintln(b, printable(d.at(n.Span, n.Message)))
 			excerpt(b, d.Source, n.Span)
 		}
 		for _, h := range d.Hints {
-			fmt.Fprintf(b, "  hint: %s\n", printable(h))
+			fmt.Fprint(b, "HINT: ")
+			for line := range strings.Lines(h + "\n") {
+				fmt.Fprintln(b, printable(strings.TrimSuffix(line, "\n")))
+			}
 		}
 	}
 	return b.Flush()
 }
 
-// excerpt writes the line of the span's start and marks the span under it. A
-// span of several lines is marked to the end of its first.
-func excerpt(w io.Writer, s *Source, at Span) {
-	p := s.Pos(at.Start)
-	line := s.Line(p.Line)
-	start := min(p.Col-1, len(line))
-	end := min(max(start+at.Len(), start), len(line))
-	width := max(1, utf8.RuneCountInString(line[start:end]))
-	number := fmt.Sprint(p.Line)
-	fmt.Fprintf(w, "  %s | %s\n", number, printable(line))
-	fmt.Fprintf(w, "  %s | %s^%s\n", blank(number), blank(line[:start]), strings.Repeat("~", width-1))
+// maxLines is how much is shown of a span of many lines.
+const maxLines = 12
+
+// tab is what a tab is shown as.
+const tab = "    "
+
+// Excerpt is the line of a span with the span marked under it, or the lines of a
+// span of several, each with a line end.
+func (s *Source) Excerpt(at Span) string {
+	var b strings.Builder
+	excerpt(&b, s, at)
+	return b.String()
 }
 
-// blank is as wide as s: tabs stay, every other character becomes a space.
-func blank(s string) string {
-	return strings.Map(func(r rune) rune {
-		if r == '\t' {
-			return r
+func excerpt(w io.Writer, s *Source, at Span) {
+	if s == nil {
+		return
+	}
+	from, to := s.Pos(at.Start), s.Pos(at.End)
+	if to.Line > from.Line {
+		for n := from.Line; n <= min(to.Line, from.Line+maxLines-1); n++ {
+			fmt.Fprintln(w, shown(s.Line(n)))
 		}
-		return ' '
-	}, s)
+		return
+	}
+	line := s.Line(from.Line)
+	start := min(from.Col-1, len(line))
+	end := min(max(to.Col-1, start), len(line))
+	width := max(1, utf8.RuneCountInString(shown(line[start:end])))
+	fmt.Fprintln(w, shown(line))
+	fmt.Fprintln(w, strings.Repeat(" ", utf8.RuneCountInString(shown(line[:start])))+strings.Repeat("~", width))
 }
+
+// shown is a line of the source as it is printed.
+func shown(s string) string { return printable(strings.ReplaceAll(s, "\t", tab)) }
 
 // printable replaces control characters, and bytes that are not UTF-8.
 func printable(s string) string {
@@ -93,14 +112,18 @@ func WriteJSON(w io.Writer, l List) error {
 	enc := json.NewEncoder(w)
 	enc.SetEscapeHTML(false)
 	for _, d := range l {
-		start, end := d.Source.Pos(d.Span.Start), d.Source.Pos(d.Span.End)
+		source := d.Source
+		if source == nil {
+			source = NewSource("", "")
+		}
+		start, end := source.Pos(d.Span.Start), source.Pos(d.Span.End)
 		j := jsonDiagnostic{
-			Severity: d.Severity.String(), File: d.Source.Name,
+			Severity: strings.ToLower(d.Severity.String()), File: source.Name,
 			Line: start.Line, Col: start.Col, EndLine: end.Line, EndCol: end.Col,
-			Message: d.Message, Source: d.Source.Line(start.Line), Hints: d.Hints,
+			Message: d.Message, Source: source.Line(start.Line), Hints: d.Hints,
 		}
 		for _, n := range d.Notes {
-			p := d.Source.Pos(n.Span.Start)
+			p := source.Pos(n.Span.Start)
 			j.Notes = append(j.Notes, jsonNote{p.Line, p.Col, n.Message})
 		}
 		if err := enc.Encode(j); err != nil {

@@ -3,8 +3,8 @@
 //
 // A front end makes a Source of the text, marks places by Span (byte offsets),
 // and collects a List of Diagnostic. The list is an error; WriteText renders
-// it with the source line and a caret, WriteJSON as one object a line, and
-// its Error method as plain "name:line:col: error: message" lines.
+// it with the source line and a mark under the place, WriteJSON as one object a line,
+// and its Error method as plain "name:line:col-col: ERROR: message" lines.
 //
 // The package knows no language. It never reads a file and never prints by
 // itself.

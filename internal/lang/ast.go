@@ -84,7 +84,8 @@ type expr interface{ base() *exprBase }
 
 type exprBase struct {
 	span diag.Span
-	cut  bool // a string whose length the script says
+	from []diag.Span // where the macros stand that it came from, the innermost first
+	cut  bool        // a string whose length the script says
 	typ  Type
 	con  constant
 }

@@ -43,6 +43,7 @@ type checker struct {
 	maps    map[string]*mapInfo
 	order   []*mapInfo
 	config  config
+	options map[string]string // the script's own that it reads, with what is said of them
 	changed bool
 	final   bool // this pass reports
 	foreign bool // see scriptNode
@@ -60,14 +61,6 @@ type checker struct {
 	unrolled int // blocks that unroll has made
 }
 
-// config is what the config block says.
-type config struct {
-	maxMapKeys      int
-	maxStrlen       int // bytes of a string, without the zero byte
-	printMapsOnExit bool
-	missing         MissingProbes
-}
-
 // maxPasses bounds the passes over a script. Each pass in which something
 // changes makes a type larger, so only long chains of variables need many.
 const maxPasses = 100
@@ -75,7 +68,7 @@ const maxPasses = 100
 // check types the whole script.
 func check(n *scriptNode, diags *diag.Collector, opts *Options) *checker {
 	c := &checker{diags: diags, opts: opts, maps: make(map[string]*mapInfo), foreign: n.foreign, suspect: make(map[string]bool), types: n.types,
-		otherKeys: make(map[string]bool), deletes: make(map[string]bool)}
+		otherKeys: make(map[string]bool), deletes: make(map[string]bool), options: make(map[string]string)}
 	c.settings(n)
 	for range maxPasses {
 		c.changed = false
@@ -87,6 +80,7 @@ func check(n *scriptNode, diags *diag.Collector, opts *Options) *checker {
 	}
 	c.diags, c.final = diags, true
 	c.script(n)
+	c.unexpected()
 	return c
 }
 
@@ -103,13 +97,7 @@ func (c *checker) script(n *scriptNode) {
 
 // settings reads the config block and the map declarations.
 func (c *checker) settings(n *scriptNode) {
-	c.config = config{maxMapKeys: c.opts.MaxMapKeys, maxStrlen: defaultStrlen, printMapsOnExit: true, missing: MissingError}
-	if c.config.maxMapKeys == 0 {
-		c.config.maxMapKeys = DefaultMaxMapKeys
-	}
-	for _, s := range n.config {
-		c.setting(s)
-	}
+	c.configure(n.config)
 	for _, d := range n.decls {
 		switch {
 		case !mapKinds[d.kind]:
@@ -128,59 +116,6 @@ var mapKinds = set("hash lruhash percpuhash percpulruhash")
 
 // maxEntries is the largest number of entries of a map (see abi.NewLayout).
 const maxEntries = 1 << 24
-
-// otherSettings are settings of bpftrace that do not exist here.
-var otherSettings = set(`cache_user_symbols cpp_demangle lazy_symbolication license log_size max_bpf_progs
-	max_cat_bytes max_probes on_stack_limit perf_rb_pages stack_mode str_trunc_trailer
-	use_blazesym show_debug_info unstable_map_decl unstable_import unstable_tseries unstable_typeinfo
-	unstable_dw_ustack`)
-
-func (c *checker) setting(s *configNode) {
-	switch name := settingName(s.name); {
-	case name == "max_map_keys":
-		if s.value.kind != tokInt || s.value.value == 0 || s.value.value > maxEntries {
-			c.diags.Errorf(s.value.span, "max_map_keys is a number from 1 to %d", maxEntries)
-			return
-		}
-		c.config.maxMapKeys = int(s.value.value)
-	case name == "max_strlen":
-		if s.value.kind != tokInt || s.value.value == 0 || s.value.value > maxStrlen {
-			c.diags.Errorf(s.value.span, "max_strlen is a number from 1 to %d", maxStrlen)
-			return
-		}
-		c.config.maxStrlen = int(s.value.value)
-	case name == "print_maps_on_exit":
-		on, ok := truth(s.value)
-		if !ok {
-			c.diags.Errorf(s.value.span, "print_maps_on_exit is true or false")
-		}
-		c.config.printMapsOnExit = on
-	case name == "missing_probes":
-		switch word := s.value.text; word {
-		case "error", "warn", "ignore":
-			c.config.missing = MissingProbes(word)
-		default:
-			c.diags.Errorf(s.value.span, "missing_probes is error, warn or ignore")
-		}
-	case otherSettings[name]: // they concern what trapless does in another way
-	default:
-		d := c.diags.Errorf(s.span, "unknown setting '%s'", s.name)
-		if near := nearest(name, set("max_map_keys max_strlen missing_probes print_maps_on_exit")); near != "" {
-			d.Hint("did you mean %s?", near)
-		}
-	}
-}
-
-// truth reads true, false, 1 or 0.
-func truth(t token) (on, ok bool) {
-	switch {
-	case t.kind == tokIdent && t.text == "true", t.kind == tokInt && t.value == 1:
-		return true, true
-	case t.kind == tokIdent && t.text == "false", t.kind == tokInt && t.value == 0:
-		return false, true
-	}
-	return false, false
-}
 
 // push and pop a scope.
 func (c *checker) push() { c.scopes = append(c.scopes, map[string]*variable{}) }
@@ -241,7 +176,7 @@ func (c *checker) buildMaps() []Map {
 			spec.Kind, m.signed = abi.Array, m.value.Signed
 		}
 		if len(m.keys) > 0 && m.agg != TSeries {
-			spec.Kind, spec.KeySize, spec.MaxEntries = abi.PerSlotHash, 8*keyWords(m.keys), c.config.maxMapKeys
+			spec.Kind, spec.KeySize, spec.MaxEntries = abi.PerSlotHash, 8*keyWords(m.keys), int(c.config["max_map_keys"].number)
 			if m.agg == Plain {
 				spec.Kind = abi.Hash
 				if m.lru {

@@ -173,7 +173,7 @@ func (c *checker) builtin(name string, b *exprBase) Type {
 	case helperBuiltins[name].helper != 0:
 		return helperBuiltins[name].typ
 	case name == builtinStack:
-		return c.stackType(Type{Kind: Stack, Len: 8 * defaultDepth, Format: "bpftrace"}, b)
+		return c.stackType(Type{Kind: Stack, Len: 8 * defaultDepth, Format: c.config.stackMode()}, b)
 	case name == builtinRetval:
 		return c.retval(b)
 	case name == "func":

@@ -220,7 +220,7 @@ func (c *checker) pton(x *callExpr, b *exprBase) Type {
 // buf reads bytes.
 func (c *checker) buf(x *callExpr) Type {
 	t := c.value(x.args[0])
-	limit := min(textType(c.config.maxStrlen).Len, maxString)
+	limit := min(textType(c.config.maxStrlen()).Len, maxString)
 	switch {
 	case t.Kind == bad:
 		return badType
@@ -277,58 +277,6 @@ func (c *checker) len(x *callExpr) Type {
 	}
 	c.diags.Errorf(x.args[0].base().span, "len() takes a map or a stack, this is %s", t.a())
 	return badType
-}
-
-// getopt is an option that follows the script on the command line: --name=value.
-func (c *checker) getopt(x *callExpr) Type {
-	name, ok := c.text(x.args[0], "name of an option")
-	def := exprBase{typ: boolType, con: constant{known: true, literal: true}}
-	if len(x.args) > 1 {
-		c.value(x.args[1])
-		def = *x.args[1].base()
-	}
-	if len(x.args) > 2 {
-		c.text(x.args[2], "description of an option")
-	}
-	if !ok || def.typ.Kind == bad {
-		return badType
-	}
-	if !def.con.literal {
-		c.diags.Errorf(x.args[1].base().span, "the default of an option is a literal")
-		return badType
-	}
-	x.con = def.con
-	if value, given := c.opts.Named[name]; given {
-		return c.option(x, name, value, def.typ)
-	}
-	return def.typ
-}
-
-// option is the value of an option that was given.
-func (c *checker) option(x *callExpr, name, value string, t Type) Type {
-	switch t.Kind {
-	case Bool:
-		on, ok := map[string]bool{"": true, "1": true, "true": true, "0": false, "false": false}[value]
-		if !ok {
-			c.diags.Errorf(x.span, "the option --%s is true or false, not '%s'", name, value)
-		}
-		x.con.u = b2u(on)
-	case String:
-		x.con.s = value
-		return textType(len(value))
-	default:
-		positive, negative := strings.CutPrefix(value, "-")
-		u, err := parseInt(positive)
-		if err != nil {
-			c.diags.Errorf(x.span, "the option --%s is a number, not '%s'", name, value)
-			return badType
-		}
-		if x.setLiteral(literalType(u), u); negative {
-			x.setLiteral(negativeType(-int64(u)), -u)
-		}
-		return x.typ
-	}
-	return t
 }
 
 // clocks are those of nsecs().

@@ -13,6 +13,10 @@ func valueType(t Type, inStruct bool) Type {
 
 // field types x.name.
 func (c *checker) field(x *fieldExpr) {
+	if isConfig(x.x) {
+		c.configField(x)
+		return
+	}
 	x.typ = badType
 	t := c.value(x.x)
 	switch {

@@ -1,15 +1,6 @@
 package lang
 
-import (
-	"strings"
-
-	"trapless/internal/diag"
-)
-
-// settingName is a setting's name without what an environment variable has.
-func settingName(s string) string {
-	return strings.TrimPrefix(strings.ToLower(s), "bpftrace_")
-}
+import "trapless/internal/diag"
 
 func (c *checker) block(b *blockStmt) {
 	c.push()

@@ -40,7 +40,7 @@ func (c *checker) keyType(x *exprBase, t Type) Type {
 // argument that is not known is cut to that.
 func (c *checker) strLength(x *callExpr) (int, bool) {
 	if len(x.args) < 2 {
-		return c.config.maxStrlen, true
+		return c.config.maxStrlen(), true
 	}
 	t := c.value(x.args[1])
 	b := x.args[1].base()
@@ -51,7 +51,7 @@ func (c *checker) strLength(x *callExpr) (int, bool) {
 		c.diags.Errorf(b.span, "a length is an integer, this is %s", t.a())
 		return 0, false
 	case !b.con.known:
-		return c.config.maxStrlen, true
+		return c.config.maxStrlen(), true
 	case int64(b.con.u) < 1 || b.con.u > maxStrlen:
 		c.diags.Errorf(b.span, "a string has 1 to %d bytes, not %d", maxStrlen, int64(b.con.u))
 		return 0, false

@@ -135,7 +135,7 @@ func (c *checker) findType(name string) (Type, bool) {
 	}
 	if t, ok := typeAliases[name]; ok {
 		if t.Kind == String || t.Kind == Buffer {
-			t.Len = textType(c.config.maxStrlen).Len
+			t.Len = textType(c.config.maxStrlen()).Len
 		}
 		return t, true
 	}

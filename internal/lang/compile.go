@@ -17,13 +17,16 @@ const MaxSource = 1 << 20
 
 // Options are what a script's meaning depends on besides its text.
 type Options struct {
-	Params     []string // $1, $2, ...
-	MaxMapKeys int      // default of the setting max_map_keys; 0 means DefaultMaxMapKeys
+	Params     []string          // $1, $2, ...
+	Config     map[string]string // settings that precede those of the script, by their names
+	MaxMapKeys int               // default of the setting max_map_keys; 0 means DefaultMaxMapKeys
 
 	Named map[string]string // options of the script's own, --name=value
 	Child int               // the process that was started for the script, 0 if there is none
 	Types TypeSource        // may be nil
 	Clock string            // the map that holds the time which tseries() sees, without '@'; the real time if empty
+
+	Checks bool // reads that fail, of maps and of memory, are told of
 }
 
 // Compile compiles a script. Name is what errors call it, usually its path.
@@ -52,11 +55,11 @@ func Compile(src, name string, opts Options) (*Script, error) {
 	if err := diags.Err(); err != nil {
 		return nil, err
 	}
-	s := &Script{Source: source, Maps: c.buildMaps(), PrintMapsOnExit: c.config.printMapsOnExit, Missing: c.config.missing, clock: opts.Clock}
+	s := &Script{Source: source, Maps: c.buildMaps(), Settings: c.config.settings(), clock: opts.Clock}
 	s.addStacks(c.stacks)
 	s.scratchMap = len(s.Maps)
 	for i, n := range tree.probes {
-		s.addProbes(n, lower(s, c.maps, diags, n, fmt.Sprintf("probe%d", i+1)))
+		s.addProbes(n, lower(s, c, n, fmt.Sprintf("probe%d", i+1)))
 	}
 	s.finishMaps()
 	if err := diags.Err(); err != nil {
@@ -68,10 +71,14 @@ func Compile(src, name string, opts Options) (*Script, error) {
 
 // finishMaps adds the scratch memory to the maps, and tells the programs of them.
 func (s *Script) finishMaps() {
+	if len(s.Remarks) > 0 {
+		s.scratch = max(s.scratch, 8) // the remarks come behind it
+	}
 	if s.scratch > 0 {
 		spec := abi.MapSpec{Name: "@(scratch)", Kind: abi.PerSlotArray, KeySize: 4, ValueSize: s.scratch, MaxEntries: 1}
 		s.Maps = append(s.Maps, Map{Name: spec.Name, Spec: spec, Agg: Hist, Hidden: true})
 	}
+	s.addRemarks()
 	specs := s.MapSpecs()
 	for i := range s.Probes {
 		s.Probes[i].Prog.Maps = specs

@@ -25,7 +25,7 @@
 //
 // bpftrace leaves signed division undefined; here '/' and '%' of an int64
 // truncate toward zero, as in C. A division by zero that is only seen at run
-// time gives 0, and a remainder by zero its left operand (RFC 9669, 4.1).
+// time gives 1, as does a remainder, and a warning (see Remark).
 // Shift counts are taken modulo 64.
 //
 // Every aggregation has a cell in each thread's slot, and a hit updates one or

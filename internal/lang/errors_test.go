@@ -257,12 +257,12 @@ func TestScriptErrors(t *testing.T) {
 
 		// Other things at the top.
 		{`import "x.bt"; begin { }`, []string{"1:1: not supported yet: import"}},
-		{"config = { max_mapkeys=5 } begin { }", []string{"1:12: unknown setting 'max_mapkeys' (did you mean max_map_keys?)"}},
-		{"config = { max_map_keys=0 } begin { }", []string{"1:25: max_map_keys is a number from 1 to 16777216"}},
-		{"config = { print_maps_on_exit=2 } begin { }", []string{"1:31: print_maps_on_exit is true or false"}},
+		{"config = { max_mapkeys=5 } begin { }", []string{"1:12: max_mapkeys: not a known configuration option (did you mean max_map_keys?)"}},
+		{"config = { max_map_keys=0 } begin { }", []string{"1:12: max_map_keys: expecting a number from 1 to 16777216, got 0"}},
+		{"config = { print_maps_on_exit=2 } begin { }", []string{"1:12: print_maps_on_exit: Invalid bool value: valid values are true, false, 1 or 0."}},
 		{"config = { max_map_keys } begin { }", []string{"1:25: expected '=', found '}'"}},
 		{"begin { } config = { max_map_keys=5 }", []string{"1:11: the config block must come before probes and map declarations"}},
-		{"config = { print_maps_on_exit=maybe } begin { }", []string{"1:31: print_maps_on_exit is true or false"}},
+		{"config = { print_maps_on_exit=maybe } begin { }", []string{"1:12: print_maps_on_exit: Invalid bool value: valid values are true, false, 1 or 0."}},
 		{"let @a = foo(5); begin { }", []string{"1:10: unknown kind of map 'foo' (use hash)"}},
 		{"let @a = percpuhash(0); begin { }", []string{"1:1: a map has between 1 and 16777216 entries"}},
 		{"let @a = percpuhash(1); let @a = percpuhash(2); begin { }", []string{"1:29: @a is declared twice"}},

@@ -25,6 +25,7 @@ type expander struct {
 	at    *diag.Span        // all is said to be here, in a macro of the prelude
 	stack []string          // the macros and functions that are being put in
 	fn    *fnExpr           // the function that a return leaves
+	from  []diag.Span       // see exprBase
 
 	elapsed, dur bool            // they are used
 	called       map[string]bool // functions, shared by all
@@ -123,7 +124,7 @@ func (e *expander) span(s diag.Span) diag.Span {
 
 func (e *expander) base(b *exprBase) exprBase {
 	out := *b
-	out.span = e.span(b.span)
+	out.span, out.from = e.span(b.span), e.from
 	return out
 }
 
@@ -399,7 +400,7 @@ func (e *expander) nested(name string, b *exprBase) *expander {
 		return nil
 	}
 	return &expander{
-		diags: e.diags, macros: e.macros, fns: e.fns, outer: e, at: e.at, fn: e.fn, called: e.called,
+		diags: e.diags, macros: e.macros, fns: e.fns, outer: e, at: e.at, fn: e.fn, called: e.called, from: e.from,
 		args: map[string]expr{}, names: map[string]string{}, stack: append(append([]string(nil), e.stack...), name),
 	}
 }
@@ -413,6 +414,8 @@ func (e *expander) putIn(m *macroNode, args []expr, b exprBase) expr {
 	in.macro = m
 	if m.builtin {
 		in.at = &b.span
+	} else {
+		in.from = append([]diag.Span{b.span}, e.from...)
 	}
 	for i, p := range m.params {
 		switch p := p.(type) {

@@ -258,13 +258,12 @@ func evalBinary(op tokenKind, typ Type, a, b *exprBase) uint64 {
 	return typ.truncate(x)
 }
 
-// divide is the division of RFC 9669, 4.1.
+// divide is the division of RFC 9669, 4.1, but for that by zero, which gives 1 as in
+// bpftrace.
 func divide(op tokenKind, x, y uint64, signed bool) uint64 {
 	switch {
-	case y == 0 && op == '/':
-		return 0
 	case y == 0:
-		return x
+		return 1
 	case !signed && op == '/':
 		return x / y
 	case !signed:

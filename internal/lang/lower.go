@@ -41,6 +41,7 @@ type lowerer struct {
 	spare  []asm.Register      // lasting registers without a variable
 	free   []asm.Register      // scratch registers that hold nothing
 	places map[*variable]place // of variables that no register holds
+	checks bool                // Options.Checks
 	strict bool                // variables are read in their order, see hoist
 	loops  []loopLabels
 	fnEnds map[*fnExpr]label
@@ -52,8 +53,9 @@ type lowerer struct {
 }
 
 // lower compiles a checked probe. It adds the probe's actions to the script.
-func lower(s *Script, maps map[string]*mapInfo, diags *diag.Collector, n *probeNode, name string) *bpf.Program {
-	l := &lowerer{script: s, maps: maps, diags: diags, homes: make(map[*variable]home), hoists: make(map[expr]home), places: make(map[*variable]place)}
+func lower(s *Script, c *checker, n *probeNode, name string) *bpf.Program {
+	diags := c.diags
+	l := &lowerer{script: s, maps: c.maps, diags: diags, checks: c.opts.Checks, homes: make(map[*variable]home), hoists: make(map[expr]home), places: make(map[*variable]place)}
 	l.exit = l.newLabel()
 	l.prologue(n)
 	if n.predicate != nil {
@@ -196,7 +198,11 @@ func (l *lowerer) stmt(s stmt) bool {
 	case *assignStmt:
 		l.assignStmt(s)
 	case *exprStmt:
-		return l.exprStmt(s.x)
+		ended := l.exprStmt(s.x)
+		if h, ok := l.hoists[s.x]; ok && !s.discard {
+			l.unnoticed(s.x, h)
+		}
+		return ended
 	}
 	return false
 }
@@ -319,6 +325,21 @@ func (l *lowerer) discard(x expr) {
 		l.value(x, r)
 		release()
 	}
+}
+
+// unnoticed remarks that a delete() failed whose result is not used.
+func (l *lowerer) unnoticed(x expr, h home) {
+	call, ok := x.(*callExpr)
+	if !ok || call.name != "delete" {
+		return
+	}
+	done := l.newLabel()
+	r, release := l.temp()
+	l.getHome(r, h)
+	l.jumpImm(asm.JNE, r, 0, done)
+	l.remark(Remark{Span: x.base().span, From: x.base().from, Text: deleteText, Helper: "map_delete_elem", Retcode: -2}, r, asm.R0) // -ENOENT
+	release()
+	l.bind(done)
 }
 
 // assign computes a value into a variable.

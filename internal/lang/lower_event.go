@@ -10,7 +10,7 @@ import (
 
 // callStmt makes an event. It reports whether the run ends with it.
 func (l *lowerer) callStmt(c *callExpr) bool {
-	a := Action{Span: c.span}
+	a := Action{Span: c.span, From: c.from}
 	var args []expr
 	switch c.name {
 	case "printf", "errorf", "warnf", "cat", "system":

@@ -255,14 +255,35 @@ func (l *lowerer) binary(x *binaryExpr, dst asm.Register) {
 		op = asm.SMod
 	}
 	l.value(a, dst)
-	if con := b.base().con; con.known && pure(b) {
+	switch con := b.base().con; {
+	case x.op == '/' || x.op == '%':
+		l.quotient(x, op, dst, b)
+	case con.known && pure(b):
 		l.binaryConst(op, x.op, dst, con.u)
-	} else {
+	default:
 		l.aluReg(op, dst, l.second(b, dst))
 	}
 	if x.typ.Kind == Bool {
 		l.truncate(dst, boolType)
 	}
+}
+
+// quotient divides dst by an expression. By zero, the result is 1 and a remark.
+func (l *lowerer) quotient(x *binaryExpr, op asm.ALUOp, dst asm.Register, by expr) {
+	if con := by.base().con; con.known && pure(by) && con.u != 0 {
+		l.binaryConst(op, x.op, dst, con.u)
+		return
+	}
+	r := l.second(by, dst)
+	good, done := l.newLabel(), l.newLabel()
+	l.jumpImm(asm.JNE, r, 0, good)
+	l.remark(Remark{Span: x.span, From: x.from, Text: divisionText}, dst, r)
+	l.movImm(r, 0)
+	l.movImm(dst, 1)
+	l.jumpTo(done)
+	l.bind(good)
+	l.aluReg(op, dst, r)
+	l.bind(done)
 }
 
 func (l *lowerer) binaryConst(op asm.ALUOp, tok tokenKind, dst asm.Register, v uint64) {

@@ -54,7 +54,15 @@ func (l *lowerer) readMap(m *mapExpr, h home) {
 	}
 	l.lookupEntry(m)
 	none := l.newLabel()
-	l.jumpImm(asm.JEq, asm.R0, 0, none)
+	if l.checks {
+		found := l.newLabel()
+		l.jumpImm(asm.JNE, asm.R0, 0, found)
+		l.remark(Remark{Span: m.span, From: m.from, Text: lookupText, Helper: "map_lookup_elem"}, asm.R1, asm.R2)
+		l.jumpTo(none)
+		l.bind(found)
+	} else {
+		l.jumpImm(asm.JEq, asm.R0, 0, none)
+	}
 	l.emit(asm.LoadMem(asm.R0, asm.R0, 0, asm.DWord))
 	l.bind(none)
 	l.setHome(h, asm.R0)

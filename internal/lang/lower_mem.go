@@ -238,13 +238,10 @@ func (l *lowerer) locateInTarget(x expr) place {
 	}
 	i := x.(*indexExpr)
 	t := b2t(i.x)
-	base := place{}
 	if t.Kind == Pointer {
-		base = l.pointee(i.x)
-	} else {
-		base = l.locateInTarget(i.x)
+		return l.indexed(l.pointee(i.x), i, t.Elem.memory(), 0)
 	}
-	return l.indexed(base, i.index, t.Elem.memory())
+	return l.indexed(l.locateInTarget(i.x), i, t.Elem.memory(), t.Count)
 }
 
 func (l *lowerer) pointee(x expr) place {
@@ -252,8 +249,10 @@ func (l *lowerer) pointee(x expr) place {
 	return place{kind: inTarget, addr: l.lasting(x)}
 }
 
-// indexed is the address of an element of an array in the target.
-func (l *lowerer) indexed(base place, index expr, size int) place {
+// indexed is the address of an element of an array in the target. Outside of its count
+// elements, if that is known, it is read all the same, and a remark.
+func (l *lowerer) indexed(base place, x *indexExpr, size, count int) place {
+	index := x.index
 	if con := index.base().con; con.known {
 		if off := base.off + int(int64(con.u))*size; off == int(int32(off)) {
 			return base.plus(int(int64(con.u)) * size)
@@ -263,6 +262,14 @@ func (l *lowerer) indexed(base place, index expr, size int) place {
 	h := l.newHome()
 	r, release := l.temp()
 	l.value(index, r)
+	if count > 0 {
+		within := l.newLabel()
+		l.jumpImm(asm.JLT, r, int32(count), within)
+		l.setHome(h, r)
+		l.remark(Remark{Span: x.span, From: x.from, Text: outsideText}, r, asm.R0)
+		l.getHome(r, h)
+		l.bind(within)
+	}
 	l.aluImm(asm.Mul, r, int32(size))
 	l.address(asm.R0, base)
 	l.aluReg(asm.Add, r, asm.R0)
@@ -346,15 +353,18 @@ func (l *lowerer) readElement(x *indexExpr, h home) {
 		return
 	}
 	l.hoist(x.index)
-	outside := l.newLabel()
+	outside, done := l.newLabel(), l.newLabel()
 	l.value(x.index, asm.R2)
-	l.movImm(asm.R0, 0)
 	l.jumpImm(asm.JGE, asm.R2, int32(count), outside)
 	l.aluImm(asm.Mul, asm.R2, int32(size))
 	l.point(asm.R3, p)
 	l.aluReg(asm.Add, asm.R3, asm.R2)
 	l.emit(asm.LoadMem(asm.R0, asm.R3, 0, accessSize(elem)))
 	l.truncate(asm.R0, elem)
+	l.jumpTo(done)
 	l.bind(outside)
+	l.remark(Remark{Span: x.span, From: x.from, Text: outsideText}, asm.R2, asm.R3)
+	l.movImm(asm.R0, 0)
+	l.bind(done)
 	l.setHome(h, asm.R0)
 }

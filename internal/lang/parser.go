@@ -286,6 +286,7 @@ func (p *parser) configBlock(s *scriptNode) {
 		switch p.tok.kind {
 		case tokInt, tokString, tokIdent:
 			c.value = p.tok
+			c.span = c.span.To(p.tok.span)
 			p.advance()
 		default:
 			p.fail("expected a value")

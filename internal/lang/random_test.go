@@ -232,7 +232,7 @@ func arith(op string, x, y uint64, signed bool) uint64 {
 		return x >> (y % 64)
 	case "/":
 		if y == 0 {
-			return 0
+			return 1
 		}
 		if signed {
 			return uint64(int64(x) / int64(y))
@@ -240,7 +240,7 @@ func arith(op string, x, y uint64, signed bool) uint64 {
 		return x / y
 	}
 	if y == 0 {
-		return x
+		return 1
 	}
 	if signed {
 		return uint64(int64(x) % int64(y))

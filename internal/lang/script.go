@@ -18,17 +18,26 @@ type Script struct {
 	Actions  []Action // an action's number is its index
 	Warnings diag.List
 
-	// PrintMapsOnExit tells to print all maps at the end. It is true unless the
-	// script's config block says otherwise.
-	PrintMapsOnExit bool
+	Settings
 
-	// Missing says what becomes of places that are not there, as the setting
-	// missing_probes of the config block does. A script without any is an error.
-	Missing MissingProbes
+	Remarks []Remark // a remark's number is its index
 
 	clock      string // Options.Clock
 	scratch    int    // bytes of the threads' scratch memory
 	scratchMap int    // the number of the map that it is
+}
+
+// Settings are what the config block says of a running session.
+type Settings struct {
+	// PrintMapsOnExit tells to print all maps at the end, print_maps_on_exit.
+	PrintMapsOnExit bool
+	// Missing says what becomes of places that are not there, missing_probes. A script
+	// without any is an error.
+	Missing MissingProbes
+	// MaxCat is how many bytes cat() prints, max_cat_bytes.
+	MaxCat int
+	// Trailer is what is printed behind a string that was cut, str_trunc_trailer.
+	Trailer string
 }
 
 // MissingProbes is a value of the setting missing_probes.
@@ -150,9 +159,6 @@ const (
 	// Join prints the strings Args, as many as are not empty up to the first one
 	// that is, with Text between them, and a line end.
 	Join
-	// Discarded reports that a call whose result is not used failed: delete() of
-	// what is not there. Text is the message of the warning.
-	Discarded
 	// DeleteEntry removes the entry of Map whose key is Args.
 	DeleteEntry
 	// AddPoint adds a value to a time series of Map: Args are the value, when it was
@@ -162,7 +168,7 @@ const (
 
 // String is the name of the function in the language.
 func (k ActionKind) String() string {
-	return [...]string{"none", "printf", "print", "print", "clear", "zero", "exit", "print", "errorf", "warnf", "cat", "system", "time", "join", "warning", "delete", "tseries"}[k]
+	return [...]string{"none", "printf", "print", "print", "clear", "zero", "exit", "print", "errorf", "warnf", "cat", "system", "time", "join", "delete", "tseries"}[k]
 }
 
 // entry reports whether an action is about one entry, whose key Args are.
@@ -172,11 +178,12 @@ func (k ActionKind) entry() bool { return k == PrintEntry || k == DeleteEntry }
 type Action struct {
 	Kind     ActionKind
 	Format   *Format // of Printf, Errorf, Warnf, Cat and System
-	Text     string  // of PrintTime, Join and Discarded
+	Text     string  // of PrintTime and Join
 	Args     []Arg
 	Map      int    // number of the map of PrintMap, PrintEntry, Clear, Zero, DeleteEntry and Record
 	Top, Div uint32 // of PrintMap; Div is at least 1
 	Span     diag.Span
+	From     []diag.Span // where the macros stand that the call came from, the innermost first
 }
 
 // Arg is an argument of an action: a constant, or the next word of the event.
@@ -213,7 +220,7 @@ func (s *Script) Event(payload []byte) (*Action, []Value, error) {
 		}
 		values[i] = arg.Value.Type.Decode(rest[:n])
 		if arg.Trailer && arg.Value.Type.Kind == String && len(values[i].Str) == n-1 {
-			values[i].Str += ".."
+			values[i].Str += s.Trailer
 		}
 		rest = rest[n:]
 	}

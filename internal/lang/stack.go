@@ -22,15 +22,15 @@ const (
 )
 
 // stackModes are the ways in which a stack is printed.
-var stackModes = set("bpftrace perf raw")
+var stackModes = []string{"bpftrace", "perf", "raw"}
 
 // stackCall types ustack(mode, frames), of which both may be left out.
 func (c *checker) stackCall(x *callExpr) Type {
-	t := Type{Kind: Stack, Len: 8 * defaultDepth, Format: "bpftrace"}
+	t := Type{Kind: Stack, Len: 8 * defaultDepth, Format: c.config.stackMode()}
 	args := x.args
 	if len(args) > 0 {
 		if mode, ok := args[0].(*nameExpr); ok {
-			if !stackModes[mode.name] {
+			if !slices.Contains(stackModes, mode.name) {
 				c.diags.Errorf(mode.span, "a stack cannot be printed as '%s'", mode.name).Hint("use bpftrace, perf or raw")
 				return badType
 			}

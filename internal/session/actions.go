@@ -3,6 +3,7 @@ package session
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"os/exec"
@@ -12,11 +13,10 @@ import (
 	"time"
 
 	"trapless/internal/arena"
+	"trapless/internal/diag"
 	"trapless/internal/lang"
+	"trapless/internal/unix"
 )
-
-// maxCat is how much of a file cat() prints, in bytes.
-const maxCat = 10 << 10
 
 // systemTime bounds a command of system(): nothing else is printed meanwhile.
 const systemTime = 60 * time.Second
@@ -48,8 +48,12 @@ func (s *Session) act(a *lang.Action, values []lang.Value) {
 		if len(values) > 0 {
 			s.status = int(int32(values[0].Int))
 		}
-	case lang.Errorf, lang.Warnf, lang.Discarded:
-		s.check(s.config.Sink.Report(s.config.Script.Source, a, values))
+	case lang.Errorf, lang.Warnf:
+		r := &lang.Report{Kind: a.Kind.String(), Source: s.config.Script.Source, Span: a.Span, From: a.From, Text: s.config.Sink.Text(a, values)}
+		if a.Kind == lang.Warnf {
+			r.Severity = diag.Warning
+		}
+		s.check(s.config.Sink.Report(r))
 	case lang.Cat:
 		s.cat(a, values)
 	case lang.System:
@@ -79,16 +83,14 @@ func (s *Session) cat(a *lang.Action, values []lang.Value) {
 	if err == nil {
 		defer f.Close()
 		var text []byte
-		if text, err = io.ReadAll(io.LimitReader(f, maxCat)); err == nil {
+		if text, err = io.ReadAll(io.LimitReader(f, int64(s.config.Script.MaxCat))); err == nil {
 			s.check(s.config.Sink.Say(a, string(text)))
 			return
 		}
 	}
-	var path *os.PathError
-	if errors.As(err, &path) {
-		err = path.Err
-	}
-	s.config.Warn("failed to open file '%s': %v", name, err)
+	var errno syscall.Errno
+	errors.As(err, &errno)
+	s.check(s.config.Sink.Report(&lang.Report{Kind: "error", Text: fmt.Sprintf("failed to open file '%s' (%s)", name, unix.Strerror(int(errno)))}))
 }
 
 // system runs a command by the shell and prints what it prints. A command that we

@@ -52,6 +52,7 @@ func (s *Session) Run(ctx context.Context) (err error) {
 	if eerr := s.runKind(lang.End); eerr != nil {
 		return errors.Join(err, eerr)
 	}
+	s.tellRemarks(time.Time{}, true)
 	if s.config.Script.PrintMapsOnExit {
 		s.check(s.config.Sink.End())
 		for i, m := range s.config.Script.Maps {
@@ -130,6 +131,7 @@ func (s *Session) look(p *poller, now time.Time) bool {
 		return false
 	}
 	s.drain(false)
+	s.tellRemarks(now, false)
 	if s.arena.Stopped() {
 		s.stopped = true
 		return false
@@ -440,13 +442,16 @@ func (s *Session) ownEntries(i int) []bpf.MapEntry {
 // reportLosses says what was lost, if anything.
 func (s *Session) reportLosses() {
 	l := s.allLosses()
+	if l.Updates > 0 {
+		s.config.Warn("Map full; can't update element. Try increasing max_map_keys config or manually setting the max entries in a map declaration e.g. `let @a = hash(5000)`")
+	}
 	for _, loss := range []struct {
 		n    uint64
 		what string
 	}{
 		{l.Events, "events were lost because a thread's ring was full"},
 		{l.Runs, "runs of a program were lost because another one was under way in a signal handler, or the thread had no slot"},
-		{l.Updates, "updates were lost because a map was full (max_map_keys of a script, max_entries of an object)"},
+		{l.Updates, "updates of maps were lost"},
 		{l.Corrupt, "events were lost because the target wrote over its ring"},
 	} {
 		if loss.n > 0 {

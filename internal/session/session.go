@@ -18,7 +18,6 @@ import (
 
 	"trapless/internal/arena"
 	"trapless/internal/bpf"
-	"trapless/internal/diag"
 	"trapless/internal/inject"
 	"trapless/internal/lang"
 	"trapless/internal/ptrace"
@@ -40,9 +39,8 @@ type Sink interface {
 	Time(format string, t time.Time) string
 	// Say prints what time(), cat(), join() or system() came to.
 	Say(a *lang.Action, text string) error
-	// Report prints what errorf() and warnf() say, or a warning of the language's
-	// own, with the place in the script.
-	Report(source *diag.Source, a *lang.Action, values []lang.Value) error
+	// Report prints an error or a warning of a running script.
+	Report(r *lang.Report) error
 	// End comes before the listing of the maps at the end.
 	End() error
 }
@@ -96,6 +94,7 @@ type Session struct {
 	machine  *bpf.Machine
 	clock    *arena.Clock
 	refused  []Refused
+	remarks  remarks
 	sites    int
 	stopped  bool  // by exit()
 	status   int   // that exit() was given

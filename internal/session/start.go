@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"syscall"
 	"time"
 
@@ -224,11 +225,18 @@ func (s *Session) start(ctx context.Context) error {
 	return err
 }
 
+// ownName is the tracer's name, as the kernel would have it.
+func ownName() string {
+	const size = 15 // TASK_COMM_LEN without the zero byte
+	name := filepath.Base(os.Args[0])
+	return name[:min(len(name), size)]
+}
+
 // begin makes the machine for the programs that run here, and runs BEGIN.
 func (s *Session) begin() error {
 	pid := uint32(os.Getpid())
 	s.machine = &bpf.Machine{Arena: s.arena.Mem(), Layout: s.arena.Layout(), Slot: abi.SlotTracer, Fuel: ownFuel,
-		TGID: pid, TID: pid, UIDGID: uint64(os.Getgid())<<32 | uint64(os.Getuid()), Comm: "trapless", Now: unix.Monotonic, Event: s.ownEvent, Entries: s.ownEntries}
+		TGID: pid, TID: pid, UIDGID: uint64(os.Getgid())<<32 | uint64(os.Getuid()), Comm: ownName(), Now: unix.Monotonic, Event: s.ownEvent, Entries: s.ownEntries}
 	s.arena.Publish(s.clock, arena.ReadClock())
 	s.publishUnwind()
 	for _, c := range s.config.Contents {

@@ -10,6 +10,7 @@ import (
 	"trapless/internal/arena"
 	"trapless/internal/diag"
 	"trapless/internal/lang"
+	"trapless/internal/unix"
 )
 
 // JSON writes one object a line, as bpftrace does with -f json:
@@ -50,15 +51,22 @@ func (j JSON) Say(a *lang.Action, text string) error {
 	return j.line(kind, jsonString(text))
 }
 
-// Report writes an error or a warning with its place in the script.
-func (j JSON) Report(source *diag.Source, a *lang.Action, values []lang.Value) error {
-	kind, text := report(a, values)
-	if kind == "WARNING" && j.Quiet {
+// Report writes an error or a warning, with its place in the script if it has one.
+func (j JSON) Report(r *lang.Report) error {
+	if r.Severity == diag.Warning && j.Quiet {
 		return nil
 	}
-	at := source.Pos(a.Span.Start)
-	_, err := fmt.Fprintf(j.W, "{\"type\": %s, \"msg\": %s, \"filename\": %s, \"line\": %d, \"col\": %d}\n", jsonString(a.Kind.String()),
-		jsonString(strings.TrimSuffix(text, "\n")), jsonString(source.Name), at.Line, at.Col)
+	text := `{"type": ` + jsonString(r.Kind) + `, "msg": `
+	if r.Helper != "" {
+		text += jsonString(unix.Strerror(-r.Retcode)) + `, "helper": ` + jsonString(r.Helper) + `, "retcode": ` + strconv.Itoa(r.Retcode)
+	} else {
+		text += jsonString(strings.TrimSuffix(r.Text, "\n"))
+	}
+	if r.Source != nil {
+		at := r.Source.Pos(r.Span.Start)
+		text += fmt.Sprintf(`, "filename": %s, "line": %d, "col": %d`, jsonString(r.Source.Name), at.Line, at.Col)
+	}
+	_, err := io.WriteString(j.W, text+"}\n")
 	return err
 }
 

@@ -2,6 +2,7 @@ package text
 
 import (
 	"io"
+	"strings"
 	"time"
 
 	"trapless/internal/arena"
@@ -46,30 +47,32 @@ func (p Plain) Say(a *lang.Action, text string) error {
 	return err
 }
 
-// Report writes an error or a warning with its place in the script.
-func (p Plain) Report(source *diag.Source, a *lang.Action, values []lang.Value) error {
-	kind, text := report(a, values)
-	if kind == "WARNING" && p.Quiet {
+// Report writes an error or a warning. What errorf() and warnf() say names its place
+// alone; else the place is shown.
+func (p Plain) Report(r *lang.Report) error {
+	if p.hides(r) {
 		return nil
 	}
-	_, err := io.WriteString(p.Errors, source.Location(a.Span)+": "+kind+": "+text)
-	return err
+	d := *r.Diagnostic()
+	if r.Kind != "errorf" && r.Kind != "warnf" {
+		return diag.WriteText(p.Errors, diag.List{&d})
+	}
+	text := strings.TrimSuffix(d.Message, "\n")
+	d.Message = ""
+	if _, err := io.WriteString(p.Errors, strings.TrimSuffix(d.String(), " ")+" "+text+"\n"); err != nil {
+		return err
+	}
+	for _, n := range d.Notes {
+		from := diag.Diagnostic{Severity: d.Severity, Source: d.Source, Span: n.Span, Message: n.Message}
+		if err := diag.WriteText(p.Errors, diag.List{&from}); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
-// report is the kind and the text of an error or a warning, with a line end.
-func report(a *lang.Action, values []lang.Value) (kind, text string) {
-	kind, text = "WARNING", a.Text
-	if a.Kind != lang.Discarded {
-		text = Format(a, values)
-	}
-	if a.Kind == lang.Errorf {
-		kind = "ERROR"
-	}
-	if n := len(text); n == 0 || text[n-1] != '\n' {
-		text += "\n"
-	}
-	return kind, text
-}
+// hides reports whether a report is kept quiet.
+func (p Plain) hides(r *lang.Report) bool { return r.Severity == diag.Warning && p.Quiet }
 
 // End writes what separates the output of a session from the listing of its maps.
 func (p Plain) End() error { return End(p.W) }

@@ -123,17 +123,17 @@ func TestActions(t *testing.T) {
 			t.Errorf("%v: JSON %s, %v; want %s", row.kind, out.String(), err, row.json)
 		}
 	}
-	a := &lang.Action{Kind: lang.Errorf, Format: &lang.Format{Text: []string{"bad"}}, Span: diag.Span{Start: 8, End: 17}}
+	r := &lang.Report{Kind: "errorf", Source: source, Span: diag.Span{Start: 8, End: 17}, Text: "bad"}
 	out.Reset()
-	if err := (Plain{W: &out, Errors: &errs}).Report(source, a, nil); err != nil || errs.String() != "x.bt:1:9-18: ERROR: bad\n" || out.Len() != 0 {
+	if err := (Plain{W: &out, Errors: &errs}).Report(r); err != nil || errs.String() != "x.bt:1:9-18: ERROR: bad\n" || out.Len() != 0 {
 		t.Errorf("errorf: %q, %v", errs.String(), err)
 	}
-	if err := (JSON{W: &out}).Report(source, a, nil); err != nil || out.String() != `{"type": "errorf", "msg": "bad", "filename": "x.bt", "line": 1, "col": 9}`+"\n" {
+	if err := (JSON{W: &out}).Report(r); err != nil || out.String() != `{"type": "errorf", "msg": "bad", "filename": "x.bt", "line": 1, "col": 9}`+"\n" {
 		t.Errorf("errorf: JSON %s, %v", out.String(), err)
 	}
-	a.Kind = lang.Warnf
+	r.Kind, r.Severity = "warnf", diag.Warning
 	errs.Reset()
-	if err := (Plain{Errors: &errs, Quiet: true}).Report(source, a, nil); err != nil || errs.Len() != 0 {
+	if err := (Plain{Errors: &errs, Quiet: true}).Report(r); err != nil || errs.Len() != 0 {
 		t.Errorf("a warning that is not wanted: %q, %v", errs.String(), err)
 	}
 }
