@@ -49,6 +49,15 @@ const (
 	HelperRingbufOutput asm.BuiltinFunc = asm.FnRingbufOutput
 )
 
+// What ringbuf_query tells of the running thread's ring, by its flags
+// (include/uapi/linux/bpf.h). For other flags it returns 0.
+const (
+	RingAvailable = iota // bytes that the tracer has not read yet
+	RingSize
+	RingConsumed // bytes ever read
+	RingProduced // bytes ever written
+)
+
 // MaxEvent is the largest event that HelperRingbufOutput takes, in bytes.
 const MaxEvent = abi.MaxRecord - abi.RecPayload
 
@@ -171,7 +180,7 @@ var helpers = []Helper{
 	{asm.FnMapLookupElem, "map_lookup_elem", args{ArgMap, ArgKey}, RetValueOrNull, ""},
 	{asm.FnMapUpdateElem, "map_update_elem", args{ArgMap, ArgKey, ArgValue, ArgAnything}, RetScalar, ""},
 	{asm.FnMapDeleteElem, "map_delete_elem", args{ArgMap, ArgKey}, RetScalar, ""},
-	{asm.FnMapLookupPercpuElem, "map_lookup_percpu_elem", args{ArgMap, ArgKey, ArgAnything}, RetValueOrNull, notYet},
+	{asm.FnMapLookupPercpuElem, "map_lookup_percpu_elem", args{ArgMap, ArgKey, ArgAnything}, RetValueOrNull, ""},
 	{asm.FnForEachMapElem, "for_each_map_elem", args{ArgMap, ArgFunc, ArgStackOrNull, ArgAnything}, RetScalar, ""},
 	{asm.FnProbeRead, "probe_read", args{ArgWrite, ArgSizeOrZero, ArgAnything}, RetScalar, ""},
 	{asm.FnProbeReadStr, "probe_read_str", args{ArgWrite, ArgSizeOrZero, ArgAnything}, RetScalar, ""},
@@ -192,7 +201,7 @@ var helpers = []Helper{
 	{asm.FnRingbufReserve, "ringbuf_reserve", args{ArgMap, ArgConstSize, ArgAnything}, RetRecordOrNull, ""},
 	{asm.FnRingbufSubmit, "ringbuf_submit", args{ArgRecord, ArgAnything}, RetVoid, ""},
 	{asm.FnRingbufDiscard, "ringbuf_discard", args{ArgRecord, ArgAnything}, RetVoid, ""},
-	{asm.FnRingbufQuery, "ringbuf_query", args{ArgMap, ArgAnything}, RetScalar, notYet},
+	{asm.FnRingbufQuery, "ringbuf_query", args{ArgMap, ArgAnything}, RetScalar, ""},
 	{asm.FnPerfEventOutput, "perf_event_output", args{ArgContext, ArgMap, ArgAnything, ArgRead, ArgSizeOrZero}, RetScalar, ""},
 	{asm.FnGetStack, "get_stack", args{ArgContext, ArgWrite, ArgSizeOrZero, ArgAnything}, RetScalar, ""},
 	{asm.FnGetStackid, "get_stackid", args{ArgContext, ArgMap, ArgAnything}, RetScalar, ""},

@@ -76,6 +76,7 @@ type run struct {
 
 	records []record     // that are or were held
 	lists   [][]MapEntry // that HelperMapNext goes through
+	others  []otherValue // that map_lookup_percpu_elem has returned
 }
 
 // record is memory that ringbuf_reserve returned, nil when it was given back.

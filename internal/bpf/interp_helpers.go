@@ -43,6 +43,8 @@ func (x *run) helper(h *Helper) (uint64, error) {
 		return x.Cookie, nil
 	case asm.FnMapLookupElem, asm.FnMapUpdateElem, asm.FnMapDeleteElem:
 		return x.mapHelper(h)
+	case asm.FnMapLookupPercpuElem:
+		return x.slotValue()
 	case HelperMapCell:
 		return x.mapCell()
 	case HelperMapNext, HelperMapRead:
@@ -66,6 +68,8 @@ func (x *run) helper(h *Helper) (uint64, error) {
 		return x.trace(h.ID == asm.FnTraceVprintk)
 	case asm.FnRingbufReserve:
 		return x.reserve()
+	case asm.FnRingbufQuery:
+		return x.ringQuery()
 	case asm.FnRingbufSubmit, asm.FnRingbufDiscard:
 		return 0, x.submit(h.ID == asm.FnRingbufSubmit)
 	}

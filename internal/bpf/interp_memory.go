@@ -20,6 +20,7 @@ const (
 	funcRefAddr  = 5 << 40
 	recordAddr   = 6 << 40  // records, frameStride apart
 	keyAddr      = 7 << 40  // keys that for_each_map_elem shows, by the frame of the function
+	otherAddr    = 8 << 40  // values of other slots, frameStride apart
 	valueAddr    = 16 << 40 // map m's values begin at (16+m) << 40
 	frameStride  = 1 << 20
 	spaceShift   = 40
@@ -56,6 +57,10 @@ func (x *run) bytes(addr uint64, size int, write bool) ([]byte, error) {
 	case space == keyAddr>>spaceShift && !write:
 		if n := (addr - keyAddr) / frameStride; n < uint64(len(x.frames)) && x.frames[n].loop != nil {
 			mem = tail(x.frames[n].loop.key, (addr-keyAddr)%frameStride)
+		}
+	case space == otherAddr>>spaceShift:
+		if n := (addr - otherAddr) / frameStride; n < uint64(len(x.others)) {
+			mem = tail(x.others[n].bytes(x), (addr-otherAddr)%frameStride)
 		}
 	case space == memoryAddr>>spaceShift:
 		mem = tail(x.mem, addr-memoryAddr)

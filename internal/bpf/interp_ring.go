@@ -69,6 +69,25 @@ func (x *run) submit(keep bool) error {
 	return nil
 }
 
+// ringQuery is ringbuf_query.
+func (x *run) ringQuery() (uint64, error) {
+	if _, err := x.ringArg(asm.R1); err != nil {
+		return 0, err
+	}
+	consumed, produced := loadWord(x.Arena, x.slotBase()+abi.SlotRingTail), loadWord(x.Arena, x.slotBase()+abi.SlotRingHead)
+	switch x.r[asm.R2] {
+	case RingAvailable:
+		return produced - consumed, nil
+	case RingSize:
+		return x.Layout.RingSize, nil
+	case RingConsumed:
+		return consumed, nil
+	case RingProduced:
+		return produced, nil
+	}
+	return 0, nil
+}
+
 // trace is trace_printk, or trace_vprintk. An argument that was not written is 0.
 func (x *run) trace(array bool) (uint64, error) {
 	format, err := x.bytes(x.r[asm.R1], int(uint32(x.r[asm.R2])), false)

@@ -168,7 +168,12 @@ func (m *Machine) valueAt(ml *abi.MapLayout, pos uint64) uint64 {
 	if ml.Shared() {
 		return ml.Value(pos)
 	}
-	return m.slotBase() + ml.Cells + pos*uint64(ml.Stride())
+	return m.cellAt(ml, m.Slot, pos)
+}
+
+// cellAt is the same of a slot.
+func (m *Machine) cellAt(ml *abi.MapLayout, slot int, pos uint64) uint64 {
+	return m.Layout.Slots + uint64(slot)<<m.Layout.StrideShift + ml.Cells + pos*uint64(ml.Stride())
 }
 
 // lookup is map_lookup_elem: the position of the entry that a key has.

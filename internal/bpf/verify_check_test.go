@@ -235,6 +235,9 @@ func (d *description) base(v *value, have uint64) (uint64, bool) {
 		}
 		return 0, false
 	}
+	if have>>spaceShift == otherAddr>>spaceShift {
+		return one(have / frameStride * frameStride)
+	}
 	for pos := range uint64(d.x.Layout.Maps[v.obj].Positions()) {
 		if base, ok := one(d.x.valueAddr(int(v.obj), pos)); ok && (!v.fixed || pos == uint64(v.index)) {
 			return base, true

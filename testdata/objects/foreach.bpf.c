@@ -1,5 +1,5 @@
 /* Functions that are called for each entry of a map: sums, entries that are changed or deleted meanwhile, an
- * early end, and a walk within a walk. */
+ * early end, and a walk within a walk. And the values of all CPUs, added up. */
 #include "object.h"
 
 struct {
@@ -32,7 +32,7 @@ struct {
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 8);
+	__uint(max_entries, 10);
 	__type(key, u32);
 	__type(value, u64);
 } results SEC(".maps");
@@ -78,6 +78,21 @@ static long product(void *map, u32 *key, u64 *value, struct sum *s)
 	return 0;
 }
 
+/* Adds up the values of all CPUs. */
+static u64 all(void *map, const void *key)
+{
+	u64 sum = 0;
+
+	for (u32 cpu = 0; cpu < 256; cpu++) {
+		u64 *v = bpf_map_lookup_percpu_elem(map, key, cpu);
+
+		if (!v)
+			break;
+		sum += *v;
+	}
+	return sum;
+}
+
 static void note(u32 i, u64 n)
 {
 	u64 *v = bpf_map_lookup_elem(&results, &i);
@@ -111,10 +126,13 @@ int BPF_KPROBE(counted, u64 key, u64 size)
 SEC("uprobe/" TARGET ":spread")
 int BPF_KPROBE(spreads)
 {
-	u64 wanted = 0;
+	u64 wanted = 0, lane = 5;
+	u32 third = 3;
 
 	note(5, bpf_for_each_map_elem(&digits, first, &wanted, 0));
 	note(6, wanted);
 	note(7, bpf_for_each_map_elem(&visits, visit, 0, 0));
+	note(8, all(&visits, &third));
+	note(9, all(&lanes, &lane) + 1);
 	return 0;
 }

@@ -24,6 +24,26 @@ func Lookup(ml *abi.MapLayout, arena abi.Addr) *bpf.Program {
 	return c.program("lookup")
 }
 
+// LookupSlot is map_lookup_percpu_elem: (key, number of a slot) the address of its
+// value, or 0. A key of more than 8 bytes is given by its address.
+func LookupSlot(ml *abi.MapLayout, l *abi.Layout, arena abi.Addr) *bpf.Program {
+	c := &code{ml: ml, arena: arena}
+	c.add(asm.Mov.Reg32(asm.R2, asm.R2), asm.JGE.Imm(asm.R2, 1<<l.SlotBits, "absent"), asm.LSh.Imm(asm.R2, int32(l.StrideShift)))
+	c.address(asm.R0, l.Slots)
+	c.add(asm.Add.Reg(asm.R2, asm.R0), asm.StoreMem(asm.R10, keptSlot, asm.R2, asm.DWord))
+	if ml.IsHash() {
+		c.find()
+		c.bind("hit")
+	} else {
+		c.add(asm.Mov.Reg32(position, asm.R1), asm.JGE.Imm(position, int32(ml.MaxEntries), "absent"))
+	}
+	c.value(asm.R0)
+	c.add(asm.Return())
+	c.bind("absent")
+	c.ret(0)
+	return c.program("lookup of a slot")
+}
+
 // value makes r the address of the position's value.
 func (c *code) value(r asm.Register) {
 	distance := c.ml.Entry()

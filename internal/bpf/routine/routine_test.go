@@ -26,6 +26,9 @@ func TestRoutinesAreClosed(t *testing.T) {
 	for i := range l.Maps {
 		ml := &l.Maps[i]
 		programs := []*bpf.Program{Update(ml, 0x1000), Next(ml, 0x1000)}
+		if !ml.Shared() {
+			programs = append(programs, LookupSlot(ml, l, 0x1000))
+		}
 		if ml.IsHash() {
 			programs = append(programs, Lookup(ml, 0x1000))
 		}

@@ -115,7 +115,7 @@ func TestEveryMapCountsExactly(t *testing.T) {
 					}
 				}
 			}
-			if all < threads*each*9/10 || jumps == 0 {
+			if all < threads*each*9/10 || jumps == 0 && !testing.Short() { // a short run may see none
 				t.Errorf("%d calls returned, and %d were left by a jump", all, jumps)
 			}
 			written, missed := h.ringTotals()

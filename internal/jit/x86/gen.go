@@ -284,6 +284,8 @@ func (g *generator) op(i int) {
 			g.mapUpdate(o)
 		case bpfasm.FnMapDeleteElem:
 			g.mapDelete(o)
+		case bpfasm.FnMapLookupPercpuElem:
+			g.slotValue(o)
 		case bpf.HelperStackID:
 			g.stackID(o)
 		case bpfasm.FnGetStack, bpfasm.FnGetStackid:
@@ -305,6 +307,8 @@ func (g *generator) op(i int) {
 		case bpfasm.FnRingbufSubmit:
 			g.submit(o)
 		case bpfasm.FnRingbufDiscard:
+		case bpfasm.FnRingbufQuery:
+			g.ringQuery(o)
 		case bpfasm.FnTracePrintk, bpfasm.FnTraceVprintk:
 			g.trace(o)
 		default:

@@ -107,7 +107,7 @@ func (u *unit) hasEffect(o *op, stackOut *byteSet) bool {
 	case bpf.CallHelper:
 		switch o.in.Helper() {
 		case bpf.HelperGetCurrentPidTgid, bpf.HelperBitLength, bpfasm.FnKtimeGetNs, bpfasm.FnKtimeGetCoarseNs, bpfasm.FnGetSmpProcessorId,
-			bpfasm.FnGetPrandomU32, bpfasm.FnGetFuncIp, bpfasm.FnGetAttachCookie, bpfasm.FnRingbufDiscard:
+			bpfasm.FnGetPrandomU32, bpfasm.FnGetFuncIp, bpfasm.FnGetAttachCookie, bpfasm.FnRingbufDiscard, bpfasm.FnRingbufQuery, bpfasm.FnMapLookupPercpuElem:
 		case bpf.HelperMapCell:
 			// A hash enters the key.
 			if o.key.ml.IsHash() || o.target >= 0 {

@@ -17,7 +17,7 @@ func isRoutine(h bpfasm.BuiltinFunc) bool {
 	switch h {
 	case bpfasm.FnMapLookupElem, bpfasm.FnMapUpdateElem, bpfasm.FnMapDeleteElem, bpfasm.FnGetSmpProcessorId, bpfasm.FnGetPrandomU32,
 		bpfasm.FnRingbufSubmit, bpfasm.FnPerfEventOutput, bpfasm.FnTracePrintk, bpfasm.FnTraceVprintk, bpf.HelperStackID,
-		bpfasm.FnGetStack, bpfasm.FnGetStackid, bpfasm.FnForEachMapElem:
+		bpfasm.FnGetStack, bpfasm.FnGetStackid, bpfasm.FnForEachMapElem, bpfasm.FnMapLookupPercpuElem:
 		return true
 	case bpf.HelperGetCurrentPidTgid:
 		return false // the process needs none
@@ -53,6 +53,34 @@ func (u *unit) mapOperands(o *op) error {
 		}
 	}
 	return nil
+}
+
+// slotValueOperands finds what map_lookup_percpu_elem reads.
+func (u *unit) slotValueOperands(o *op) error {
+	if o.val(bpfasm.R1).Kind != bpf.MapRef {
+		return o.fail("the map is not the same on every path")
+	}
+	ml := &u.env.Layout.Maps[o.val(bpfasm.R1).Map]
+	if h, _ := bpf.LookupHelper(o.in.Helper()); !h.TakesMap(ml.Kind) {
+		return o.fail("it does not work on map %s", ml.Name)
+	}
+	u.cellOperands(o)
+	o.uses &^= vars(slotVar)
+	o.temps |= vars(temp1)
+	if _, ok := immediate(o.val(bpfasm.R3), 8); !ok {
+		o.uses |= reg(bpfasm.R3)
+	}
+	return nil
+}
+
+// slotValue emits map_lookup_percpu_elem.
+func (g *generator) slotValue(o *op) {
+	d := g.r(bpfasm.R0)
+	sp := g.enterCall(2)
+	g.putKey(o, d)
+	g.putNumber(o, bpfasm.R3, 1)
+	g.callRoutine(&g.routines(o).lookupSlot, d)
+	g.leaveCall(sp)
 }
 
 // pointer is what an address that is passed to a routine needs in registers.

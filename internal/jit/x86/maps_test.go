@@ -75,6 +75,8 @@ func (g *mapRandomizer) op() {
 		g.add(bpfasm.Mov.Reg(bpfasm.R2, bpfasm.R6), bpfasm.Add.Imm(bpfasm.R2, keyAt))
 	}
 	switch k := g.IntN(5); {
+	case !spec.Shared() && spec.Kind != abi.PerThread && g.IntN(3) == 0:
+		g.slotValue(spec)
 	case k < 2:
 		g.update(spec)
 	case k < 3 && (spec.IsTable() || spec.Kind == abi.PerThread):
@@ -119,6 +121,24 @@ func (g *mapRandomizer) update(spec *abi.MapSpec) {
 		flags = 0
 	}
 	g.add(bpfasm.Mov.Imm(bpfasm.R4, flags), bpf.Call(bpfasm.FnMapUpdateElem), bpfasm.Add.Reg(bpfasm.R9, bpfasm.R0))
+}
+
+// slotValue looks a value of some slot up.
+func (g *mapRandomizer) slotValue(spec *abi.MapSpec) {
+	g.labels++
+	over := fmt.Sprintf("none%d", g.labels)
+	if g.IntN(2) == 0 {
+		g.add(bpfasm.Mov.Imm(bpfasm.R3, []int32{0, 1, 2, 63, 64, -1}[g.IntN(6)]))
+	} else {
+		g.add(bpfasm.Mov.Reg(bpfasm.R3, bpfasm.R8), bpfasm.And.Imm(bpfasm.R3, 0x7f))
+	}
+	size := bpfasm.DWord
+	if spec.ValueSize < 8 {
+		size = bpfasm.Byte
+	}
+	g.add(bpf.Call(bpfasm.FnMapLookupPercpuElem), bpfasm.JEq.Imm(bpfasm.R0, 0, over), bpfasm.LoadMem(bpfasm.R1, bpfasm.R0, 0, size),
+		bpfasm.Add.Reg(bpfasm.R9, bpfasm.R1), bpfasm.StoreMem(bpfasm.R0, 0, bpfasm.R9, size), bpfasm.Add.Imm(bpfasm.R9, 1),
+		bpfasm.Mov.Imm(bpfasm.R0, 0).WithSymbol(over))
 }
 
 func (g *mapRandomizer) lookup(spec *abi.MapSpec) {

@@ -240,7 +240,7 @@ func (u *unit) callOperands(o *op) error {
 		return u.eachOperands(o)
 	case bpf.HelperExit:
 		o.temps = vars(temp1)
-	case bpf.HelperRingbufOutput, bpfasm.FnRingbufReserve, bpfasm.FnRingbufSubmit, bpfasm.FnRingbufDiscard, bpfasm.FnPerfEventOutput,
+	case bpf.HelperRingbufOutput, bpfasm.FnRingbufReserve, bpfasm.FnRingbufSubmit, bpfasm.FnRingbufDiscard, bpfasm.FnRingbufQuery, bpfasm.FnPerfEventOutput,
 		bpfasm.FnTracePrintk, bpfasm.FnTraceVprintk:
 		return u.ringOperands(o)
 	case bpf.HelperMapCell:
@@ -253,6 +253,8 @@ func (u *unit) callOperands(o *op) error {
 		u.cellOperands(o)
 	case bpfasm.FnMapLookupElem, bpfasm.FnMapUpdateElem, bpfasm.FnMapDeleteElem:
 		return u.mapOperands(o)
+	case bpfasm.FnMapLookupPercpuElem:
+		return u.slotValueOperands(o)
 	case bpf.HelperStackID:
 		return u.stackOperands(o)
 	case bpfasm.FnGetStack, bpfasm.FnGetStackid:

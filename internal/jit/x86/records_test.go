@@ -1,6 +1,7 @@
 package x86
 
 import (
+	"encoding/binary"
 	"fmt"
 	"math/rand/v2"
 	"testing"
@@ -137,6 +138,43 @@ func TestDiscardedRecordsStayInTheFrame(t *testing.T) {
 		rp := h.do(rq)
 		if err := rp.check(&rq, busySite); err != nil {
 			t.Error(err)
+		}
+	}
+}
+
+// ringbuf_query tells of the thread's ring, whether its flags are known or not.
+func TestRingQuery(t *testing.T) {
+	maps := []abi.MapSpec{{Name: "ring", Kind: abi.RingBuf}}
+	h := newHelperHarness(t, arenaNear, maps)
+	m := newModel(h)
+	write := trusted(t, &bpf.Program{Name: "write", Maps: maps, Input: bpf.Input{Memory: true, Size: 16}, Insns: bpfasm.Instructions{
+		bpfasm.Mov.Reg(bpfasm.R2, bpfasm.R1), bpf.LoadMap(bpfasm.R1, 0), bpfasm.Mov.Imm(bpfasm.R3, 16), bpfasm.Mov.Imm(bpfasm.R4, 0),
+		bpf.Call(bpf.HelperRingbufOutput), bpfasm.Return()}})
+	for range 3 {
+		if n, err := h.callFunction(write, make([]byte, 16)); n != 0 || err != nil {
+			t.Fatal(int64(n), err)
+		}
+	}
+	base := h.slotBase(h.slotOf(h.tp))
+	h.putWord(base+abi.SlotRingTail, 32)
+	copy(m.Arena, h.arena)
+	m.reset(h.slotOf(h.tp))
+	for _, flags := range []int64{0, 1, 2, 3, 4, -1, 1 << 32} {
+		want := map[int64]uint64{bpf.RingAvailable: 64, bpf.RingSize: h.env.Layout.RingSize, bpf.RingConsumed: 32, bpf.RingProduced: 96}[flags]
+		for name, load := range map[string]bpfasm.Instruction{
+			"known": bpfasm.LoadImm(bpfasm.R2, flags, bpfasm.DWord), "loaded": bpfasm.LoadMem(bpfasm.R2, bpfasm.R1, 0, bpfasm.DWord)} {
+			v, err := bpf.Verify(&bpf.Program{Name: "query", Maps: maps, Input: bpf.Input{Memory: true, Size: 16}, Insns: bpfasm.Instructions{
+				load, bpf.LoadMap(bpfasm.R1, 0), bpf.Call(bpfasm.FnRingbufQuery), bpfasm.Return()}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			memory := binary.LittleEndian.AppendUint64(nil, uint64(flags))
+			memory = append(memory, make([]byte, 8)...)
+			got, err := h.callFunction(v, memory)
+			interpreted, modelErr := m.RunMemory(v, memory)
+			if err != nil || modelErr != nil || got != want || interpreted != want {
+				t.Errorf("ringbuf_query(%d), %s, is %d and interpreted %d, not %d: %v %v", flags, name, got, interpreted, want, err, modelErr)
+			}
 		}
 	}
 }

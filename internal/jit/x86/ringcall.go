@@ -26,6 +26,11 @@ func (u *unit) ringOperands(o *op) error {
 			return o.fail("the record is not the same on every path")
 		}
 		o.uses, o.temps = vars(slotVar), vars(temp1)
+	case bpfasm.FnRingbufQuery:
+		o.uses = vars(slotVar)
+		if !o.val(bpfasm.R2).Known {
+			o.uses |= reg(bpfasm.R2)
+		}
 	case bpf.HelperRingbufOutput:
 		if o.val(bpfasm.R1).Kind == bpf.RingRef {
 			return u.eventOperands(o)
@@ -100,6 +105,40 @@ func (g *generator) reserve(o *op) {
 	if o.defs&o.liveOut != 0 {
 		g.materialize(o, g.r(bpfasm.R0), o.result)
 	}
+}
+
+// ringQuery emits ringbuf_query. All rings of a thread are one.
+func (g *generator) ringQuery(o *op) {
+	d := g.r(bpfasm.R0)
+	word := func(off int32) asm.Mem { return asm.At(g.v(slotVar), off) }
+	tell := map[uint64]func(){
+		bpf.RingAvailable: func() {
+			g.Load(8, d, word(abi.SlotRingHead))
+			g.OpRM(asm.Sub, 8, d, word(abi.SlotRingTail))
+		},
+		bpf.RingSize:     func() { g.MovRI(d, g.env.Layout.RingSize) },
+		bpf.RingConsumed: func() { g.Load(8, d, word(abi.SlotRingTail)) },
+		bpf.RingProduced: func() { g.Load(8, d, word(abi.SlotRingHead)) },
+	}
+	if flags := o.val(bpfasm.R2); flags.Known {
+		if f := tell[flags.Const]; f != nil {
+			f()
+		} else {
+			g.MovRI(d, 0)
+		}
+		return
+	}
+	out := g.NewLabel()
+	for flags := uint64(bpf.RingAvailable); flags <= bpf.RingProduced; flags++ {
+		next := g.NewLabel()
+		g.OpRI(asm.Cmp, 8, g.r(bpfasm.R2), int32(flags))
+		g.Jcc(asm.NE, next)
+		tell[flags]()
+		g.Jmp(out)
+		g.Bind(next)
+	}
+	g.MovRI(d, 0)
+	g.Bind(out)
 }
 
 // submit emits ringbuf_submit.

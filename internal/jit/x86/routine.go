@@ -18,7 +18,7 @@ type compiled struct {
 }
 
 // mapRoutines are the routines of one map.
-type mapRoutines struct{ lookup, update, remove, next, stack compiled }
+type mapRoutines struct{ lookup, lookupSlot, update, remove, next, stack compiled }
 
 // compile compiles a routine of so many arguments. It takes them from the
 // stack, as all routines of the runtime do.
@@ -67,6 +67,11 @@ func (r *routineMaker) maps() ([]mapRoutines, error) {
 		}
 		if out[i].next, err = r.compile(routine.Next(ml, r.env.Arena), 2); err != nil {
 			return nil, err
+		}
+		if !ml.Shared() {
+			if out[i].lookupSlot, err = r.compile(routine.LookupSlot(ml, r.env.Layout, r.env.Arena), 2); err != nil {
+				return nil, err
+			}
 		}
 		if !ml.IsHash() {
 			continue

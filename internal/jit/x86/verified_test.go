@@ -50,7 +50,7 @@ func tells(v *bpf.Verified) bool {
 			continue
 		}
 		switch in.Helper() {
-		case bpfasm.FnMapLookupElem, bpfasm.FnMapUpdateElem, bpfasm.FnMapDeleteElem, bpfasm.FnLoop, bpfasm.FnForEachMapElem, bpf.HelperMapCell, bpf.HelperExit:
+		case bpfasm.FnMapLookupElem, bpfasm.FnMapUpdateElem, bpfasm.FnMapDeleteElem, bpfasm.FnLoop, bpfasm.FnForEachMapElem, bpfasm.FnMapLookupPercpuElem, bpf.HelperMapCell, bpf.HelperExit:
 		default:
 			return true
 		}
