@@ -161,6 +161,7 @@ func (r *registry) arrive(m *proc.Mapping) error {
 			return err
 		}
 		p.unclear = append(p.unclear, unclear...)
+		r.tell(unclear)
 		r.addSites(p, sites)
 	}
 	return nil
@@ -328,6 +329,7 @@ func (s *Session) lookAtLibraries(anyway bool) error {
 	news, err := s.registry.refresh()
 	if err == nil && news {
 		err = s.apply(context.Background())
+		s.registry.tell(s.refused)
 	}
 	return err
 }

@@ -81,6 +81,22 @@ func TestLibraryThatIsLoadedLater(t *testing.T) {
 	}
 }
 
+// TestRefusalsInLibrariesThatAreLoadedLater: what cannot be probed in a library that is
+// loaded while a session is at work is told then, once.
+func TestRefusalsInLibrariesThatAreLoadedLater(t *testing.T) {
+	library := testkit.Compile(t, "dl_library.c", testkit.Shared)
+	c, _ := config(t, fmt.Sprintf("uprobe:%q:library_work { @ = count(); } uretprobe:%q:library_endless { @e = count(); } uprobe:%q:library_work+1 { @b = count(); }",
+		library, library, library))
+	var warnings []string
+	c.Warn = func(format string, args ...any) { warnings = append(warnings, fmt.Sprintf(format, args...)) }
+	life(t, []string{testkit.Compile(t, "dl.c"), library, "80", "20"}, c)
+	slices.Sort(warnings)
+	if len(warnings) != 2 || !strings.HasPrefix(warnings[0], "library_endless is not probed: exit: it never returns") ||
+		!strings.HasPrefix(warnings[1], "library_work+1 is not probed: ") {
+		t.Errorf("warned %q", warnings)
+	}
+}
+
 // TestGoneProbesCanBeChanged changes probes while their library comes and goes.
 func TestGoneProbesCanBeChanged(t *testing.T) {
 	library := testkit.Compile(t, "dl_library.c", testkit.Shared)

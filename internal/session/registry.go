@@ -31,6 +31,7 @@ type registry struct {
 	warn   func(format string, args ...any)
 
 	missing lang.MissingProbes // what becomes of places that are not there
+	told    map[Refused]bool   // what was warned of
 
 	patterns []*pattern
 	probes   []*Probe // by their numbers, ascending
@@ -84,7 +85,7 @@ type Probe struct {
 
 func newRegistry(ms *modules, traits inject.Traits, log, warn func(string, ...any)) *registry {
 	return &registry{ms: ms, traits: traits, log: log, warn: warn,
-		sites: map[siteKey]*site{}, units: map[siteKey]*unit{}, dirty: map[*unit]bool{}}
+		told: map[Refused]bool{}, sites: map[siteKey]*site{}, units: map[siteKey]*unit{}, dirty: map[*unit]bool{}}
 }
 
 // Close closes the files of modules.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"syscall"
 	"time"
 
@@ -178,14 +179,23 @@ func (s *Session) checkRefusals(left int) error {
 		}
 		return fmt.Errorf("%d sites %w; the first, %s: %s: %s", len(s.refused), ErrNothing, r.Name, r.Reason, r.Detail)
 	}
-	for i, r := range s.refused {
-		if i == maxWarnings {
-			s.config.Warn("... and %d more sites are not probed", len(s.refused)-i)
-			break
-		}
-		s.config.Warn("%s is not probed: %s: %s", r.Name, r.Reason, r.Detail)
-	}
+	s.registry.tell(s.refused)
 	return nil
+}
+
+// tell warns of refusals, of each once, wherever its library may be next.
+func (r *registry) tell(refused []Refused) {
+	anywhere := func(one Refused) Refused { one.Detail = ""; return one }
+	fresh := slices.DeleteFunc(slices.Clone(refused), func(one Refused) bool { return r.told[anywhere(one)] })
+	for i, one := range fresh {
+		r.told[anywhere(one)] = true
+		switch {
+		case i < maxWarnings:
+			r.warn("%s is not probed: %s: %s", one.Name, one.Reason, one.Detail)
+		case i == maxWarnings:
+			r.warn("... and %d more sites are not probed", len(fresh)-i)
+		}
+	}
 }
 
 const maxWarnings = 10
