@@ -30,6 +30,28 @@ func TestSecondTraplessIsRefused(t *testing.T) {
 	p.restored()
 }
 
+// TestTraplessIsProbed probes a trapless at work, which has the arena of its target mapped,
+// too, and is not to be taken for a target that a dead tracer has left.
+func TestTraplessIsProbed(t *testing.T) {
+	p := startBusy(t)
+	first := p.attach(`work@ { @ = count(); }`)
+	worker := strconv.Itoa(children(t, first.cmd.Process.Pid)[0])
+	if res := runToEnd(t, "clean", "-p", worker); res.status != 0 || !strings.Contains(res.stdout, "restored 0 patches and 0 signal actions") {
+		t.Errorf("clean: %+v", res)
+	}
+	for range 2 {
+		p.call("work", 1000)
+		res := runToEnd(t, "trace", "-p", worker, "-e", "uprobe:runtime.mallocgc { @ = count(); } interval:ms:500 { exit(); }")
+		if res.status != 0 || res.value(t, "@") == 0 {
+			t.Errorf("%+v", res)
+		}
+	}
+	if got := first.end(os.Interrupt).value(t, "@"); got != 2000 {
+		t.Errorf("the first one counted %d calls of 2000", got)
+	}
+	p.restored()
+}
+
 // TestDebuggerComesLater: gdb attaches to a probed process, looks around, sets a
 // breakpoint elsewhere, and leaves; the session ends in order afterwards.
 func TestDebuggerComesLater(t *testing.T) {

@@ -75,9 +75,20 @@ func findArena(pid int, mem *ptrace.Mem) (*previous, error) {
 		if err != nil {
 			return nil, fmt.Errorf("process %d: %w", pid, err)
 		}
-		return &previous{m.Start, m.Len(), j, h, mapFile(pid, m)}, nil
+		p := &previous{m.Start, m.Len(), j, h, mapFile(pid, m)}
+		if p.ownedBy(pid) || p.workedIn(maps) {
+			return p, nil
+		}
 	}
 	return nil, nil
+}
+
+// workedIn reports whether an arena is that of a process with these mappings, or that of
+// the one that it was forked from: code was run in it. A trapless at work has the arena
+// of its target mapped, too.
+func (p *previous) workedIn(maps proc.Maps) bool {
+	m := maps.Find(abi.Addr(p.header.home))
+	return m != nil && !m.File() && m.Perm == proc.Read|proc.Exec
 }
 
 // undo takes out what the journal says is in place. All threads are stopped

@@ -13,8 +13,8 @@ import (
 )
 
 // Check says whether a process can be traced by us. It returns nil or exactly
-// one *Error, the first of: no such process, a thread's id, a zombie, a kernel
-// thread, already traced, not permitted, not a 64-bit program. What it says may
+// one *Error, the first of: no such process, a thread's id, a zombie, this process, a
+// kernel thread, already traced, not permitted, not a 64-bit program. What it says may
 // have changed before anybody acts on it.
 func Check(pid int) error { return CheckBut(pid, 0) }
 
@@ -36,6 +36,9 @@ func CheckBut(pid, own int) error {
 		return refuse(pid, ErrZombie, "%s has ended and waits for its parent to notice", Comm(pid))
 	} else if err != nil {
 		return err
+	}
+	if pid == os.Getpid() {
+		return refuse(pid, ErrSelf, "let another process do it, for example the trapless command")
 	}
 	stat, err := ReadStat(pid, tid)
 	if err != nil {

@@ -153,6 +153,7 @@ func TestCheck(t *testing.T) {
 		{"thread", thread, ErrThreadID, fmt.Sprintf("give its process, %d,", os.Getpid())},
 		{"traced", traced, ErrTraced, fmt.Sprintf("by process %d (proc.test)", tracer)},
 		{"32-bit", sleeper(t, tiny32(t)), ErrNot64, "tiny32 is a 32-bit program (EM_386)"},
+		{"ourselves", os.Getpid(), ErrSelf, "another process"},
 		{"kernel thread", 2, ErrKernelThread, "kthreadd"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

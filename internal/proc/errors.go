@@ -12,6 +12,7 @@ var (
 	ErrThreadID     = errors.New("that is a thread")
 	ErrZombie       = errors.New("it is a zombie")
 	ErrKernelThread = errors.New("it is a kernel thread")
+	ErrSelf         = errors.New("a process cannot trace itself")
 	ErrTraced       = errors.New("it is already traced")
 	ErrNot64        = errors.New("it is not a 64-bit x86 program")
 	ErrPermission   = errors.New("not permitted")
