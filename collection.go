@@ -178,6 +178,11 @@ type Executable struct{ path string }
 type UprobeOptions struct {
 	Offset uint64 // bytes after the start of the function
 	PID    int    // 0, or that of the collection
+	Cookie uint64 // what bpf_get_attach_cookie returns to the program
+
+	// Cookies are the same for each of the functions of UprobeMulti or UretprobeMulti,
+	// in their order; nil gives all of them Cookie.
+	Cookies []uint64
 }
 
 // OpenExecutable names the file in which functions are to be probed: by a path as
@@ -222,9 +227,16 @@ func (ex *Executable) attach(kind lang.ProbeKind, symbols []string, p *Program, 
 	if o.PID != 0 && o.PID != p.coll.session.PID {
 		return nil, fmt.Errorf("the collection is in process %d, not in %d: make one for each process", p.coll.session.PID, o.PID)
 	}
+	if o.Cookies != nil && len(o.Cookies) != len(symbols) {
+		return nil, fmt.Errorf("%d cookies for %d functions", len(o.Cookies), len(symbols))
+	}
 	var specs []ProbeSpec
-	for _, s := range symbols {
-		specs = append(specs, ProbeSpec{At: place(&lang.AttachPoint{Kind: kind, Path: ex.path, Func: s, Offset: o.Offset}), Program: object.ScriptProbe(p.number, kind)})
+	for i, s := range symbols {
+		cookie := o.Cookie
+		if o.Cookies != nil {
+			cookie = o.Cookies[i]
+		}
+		specs = append(specs, ProbeSpec{Cookie: cookie, At: place(&lang.AttachPoint{Kind: kind, Path: ex.path, Func: s, Offset: o.Offset}), Program: object.ScriptProbe(p.number, kind)})
 	}
 	return p.coll.register(specs)
 }

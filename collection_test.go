@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -12,8 +13,11 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
 	"github.com/cilium/ebpf/btf"
+	"github.com/cilium/ebpf/link"
 
 	"trapless"
+	"trapless/internal/abi"
+	"trapless/internal/object"
 	"trapless/internal/testkit"
 )
 
@@ -297,5 +301,103 @@ func TestLoadSpec(t *testing.T) {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("no %q in\n%s", want, &out)
 		}
+	}
+}
+
+// cookies counts calls by bpf_get_attach_cookie, and by bpf_get_func_ip.
+func cookies() *ebpf.CollectionSpec {
+	count := func(name string, helper asm.BuiltinFunc) *ebpf.ProgramSpec {
+		insns := join(asm.Instructions{helper.Call().WithSymbol(name), asm.StoreMem(asm.R10, -8, asm.R0, asm.DWord)},
+			lookup("counts", "new"), addOne(), asm.Instructions{
+				asm.Ja.Label("done"),
+				asm.Mov.Imm(asm.R1, 1).WithSymbol("new"),
+				asm.StoreMem(asm.R10, -16, asm.R1, asm.DWord),
+				asm.LoadMapPtr(asm.R1, 0).WithReference("counts"),
+				asm.Mov.Reg(asm.R2, asm.R10), asm.Add.Imm(asm.R2, -8), asm.Mov.Reg(asm.R3, asm.R10), asm.Add.Imm(asm.R3, -16), asm.Mov.Imm(asm.R4, 0),
+				asm.FnMapUpdateElem.Call(),
+			}, done())
+		return &ebpf.ProgramSpec{Name: name, Type: ebpf.Kprobe, SectionName: "uprobe", Instructions: insns, License: "GPL"}
+	}
+	return &ebpf.CollectionSpec{
+		Programs: map[string]*ebpf.ProgramSpec{"cookie": count("cookie", asm.FnGetAttachCookie), "func_ip": count("func_ip", asm.FnGetFuncIp)},
+		Maps:     map[string]*ebpf.MapSpec{"counts": {Name: "counts", Type: ebpf.Hash, KeySize: 8, ValueSize: 8, MaxEntries: 64}},
+	}
+}
+
+// placement is a program at functions of the program orders, with cookies.
+type placement struct {
+	program   string
+	functions []string
+	returns   bool
+	cookies   []uint64
+}
+
+var placements = []placement{
+	{"cookie", []string{"count"}, false, []uint64{7}}, {"cookie", []string{"spread"}, false, []uint64{1<<63 + 5}}, {"cookie", []string{"spread"}, true, []uint64{8}},
+	{"cookie", []string{"greet"}, false, []uint64{0}}, {"cookie", []string{"nest", "try_it"}, false, []uint64{100, 101}}, {"cookie", []string{"nest", "six"}, true, []uint64{102, 103}},
+	{"func_ip", []string{"count"}, false, []uint64{1}}, {"func_ip", []string{"count"}, true, []uint64{1}}, {"func_ip", []string{"nest"}, true, []uint64{1}}, {"func_ip", []string{"place"}, false, []uint64{1}},
+}
+
+// TestCookiesAsInTheKernel puts programs at several places with cookies, and compares
+// what they see with what the kernel lets them see. So it does with the addresses of
+// the functions.
+func TestCookiesAsInTheKernel(t *testing.T) {
+	target := testkit.Compile(t, "orders.c")
+	p := testkit.Start(t, target)
+	inKernel, err := ebpf.NewCollection(cookies())
+	skipWithoutKernel(t, err)
+	defer inKernel.Close()
+	ex, err := link.OpenExecutable(target)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var links []link.Link
+	for _, at := range placements {
+		prog := inKernel.Programs[at.program]
+		for i, f := range at.functions {
+			attach := ex.Uprobe
+			if at.returns {
+				attach = ex.Uretprobe
+			}
+			l, err := attach(f, prog, &link.UprobeOptions{PID: p.Pid, Cookie: at.cookies[i]})
+			skipWithoutKernel(t, err)
+			links = append(links, l)
+		}
+	}
+	run(t, p)
+	for _, l := range links {
+		l.Close()
+	}
+	want := kernelMap(t, &object.Map{Name: "counts", Spec: abi.MapSpec{Kind: abi.Hash, ValueSize: 8}}, inKernel.Maps["counts"])
+
+	coll, err := trapless.NewCollection(cookies(), trapless.CollectionOptions{PID: p.Pid, Warn: t.Errorf})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer coll.Close()
+	ours, err := trapless.OpenExecutable(target)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, at := range placements {
+		attach, many := ours.Uprobe, ours.UprobeMulti
+		if at.returns {
+			attach, many = ours.Uretprobe, ours.UretprobeMulti
+		}
+		if len(at.functions) == 1 {
+			_, err = attach(at.functions[0], coll.Programs[at.program], &trapless.UprobeOptions{Cookie: at.cookies[0]})
+		} else {
+			_, err = many(at.functions, coll.Programs[at.program], &trapless.UprobeOptions{Cookies: at.cookies})
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := ours.UprobeMulti([]string{"nest", "six"}, coll.Programs["cookie"], &trapless.UprobeOptions{Cookies: []uint64{1}}); err == nil {
+		t.Error("one cookie is enough for two functions")
+	}
+	run(t, p)
+	if got := ourMap(t, coll.Maps["counts"]); !slices.Equal(got, want) || len(got) < 8 {
+		t.Errorf("the kernel has\n%s\ntrapless has\n%s", strings.Join(want, "\n"), strings.Join(got, "\n"))
 	}
 }

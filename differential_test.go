@@ -87,28 +87,30 @@ func run(t *testing.T, p *testkit.Target) {
 	}
 }
 
+// skipWithoutKernel skips a test where the kernel does not let us load programs or
+// place uprobes.
+func skipWithoutKernel(t *testing.T, err error) {
+	t.Helper()
+	if errors.Is(err, fs.ErrPermission) || errors.Is(err, ebpf.ErrNotSupported) {
+		t.Skipf("needs the kernel's permission for programs and uprobes: %v", err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 // kernelOutcome runs the programs in the kernel.
 func kernelOutcome(t *testing.T, p *testkit.Target, obj *object.Object, spec *ebpf.CollectionSpec) outcome {
 	t.Helper()
 	_ = rlimit.RemoveMemlock() // older kernels want it; if it fails, making the collection says so
 	coll, err := ebpf.NewCollection(spec)
-	if errors.Is(err, fs.ErrPermission) || errors.Is(err, ebpf.ErrNotSupported) {
-		t.Skipf("needs the kernel's permission to load programs: %v", err)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	skipWithoutKernel(t, err)
 	defer coll.Close()
 	var links []link.Link
 	for i := range obj.Programs {
 		for _, a := range obj.Programs[i].Attach {
 			l, err := kernelAttach(t, p.Pid, &a, coll.Programs[obj.Programs[i].Name])
-			if errors.Is(err, fs.ErrPermission) || errors.Is(err, ebpf.ErrNotSupported) {
-				t.Skipf("needs the kernel's uprobes: %v", err)
-			}
-			if err != nil {
-				t.Fatal(err)
-			}
+			skipWithoutKernel(t, err)
 			links = append(links, l)
 		}
 	}

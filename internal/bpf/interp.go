@@ -45,7 +45,6 @@ type Machine struct {
 	UIDGID uint64 // what get_current_uid_gid returns
 	Comm   string // what get_current_comm returns
 	CPU    uint32 // what get_smp_processor_id returns
-	Cookie uint64 // what get_attach_cookie returns
 
 	// Entries are the entries of a map with their values over all threads, for
 	// HelperMapNext and HelperMapRead. Without it, a program that calls them fails.

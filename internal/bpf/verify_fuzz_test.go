@@ -197,7 +197,7 @@ func newFuzzMachine(t testing.TB) *Machine {
 
 // randomize lets helpers return this and that.
 func (m *Machine) randomize(r *rand.Rand) {
-	m.UIDGID, m.CPU, m.Cookie, m.Comm = r.Uint64(), r.Uint32(), r.Uint64(), "someone"
+	m.UIDGID, m.CPU, m.Comm = r.Uint64(), r.Uint32(), "someone"
 	m.Event = func([]byte) bool { return r.IntN(2) == 0 }
 	m.MapEvent = func(int, []byte) bool { return r.IntN(2) == 0 }
 	m.ReadUser = func(_ uint64, buf []byte) bool {

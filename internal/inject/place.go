@@ -106,8 +106,9 @@ type Request struct {
 	Stack []int
 	// Text is what the window was planned for; if it is zero, what is mapped when the
 	// patch is applied.
-	Text Text
-	Hits [][]int // for each program the number of its counters in the arena, -1 for none; may be nil
+	Text  Text
+	Funcs [][]abi.Addr // for each program what get_func_ip returns, 0 for the site's own address; may be nil
+	Hits  [][]int      // for each program the number of its counters in the arena, -1 for none; may be nil
 }
 
 // StackRoom is the reason of a refusal where programs need more of a goroutine's
@@ -120,6 +121,14 @@ func (req *Request) hits(site int) []int {
 		return nil
 	}
 	return req.Hits[site]
+}
+
+// funcs are what get_func_ip returns to a site's programs.
+func (req *Request) funcs(site int) []abi.Addr {
+	if req.Funcs == nil {
+		return nil
+	}
+	return req.Funcs[site]
 }
 
 // Place writes the detours of windows into the target and returns them in the
@@ -325,7 +334,7 @@ func (b *builder) emit(req Request, to place) (generated, error) {
 		s := req.Window.Sites[i]
 		d, err := jit.Emit(a, req.Programs[i], jit.Site{
 			Addr: s.Addr, LiveRegs: s.LiveRegs, FlagsLive: s.FlagsLive, RedZoneLive: s.RedZoneLive, Args: req.Args,
-			Gate: ofSites[i].any, Gates: ofSites[i].programs, Hits: req.hits(i)}, &env)
+			Gate: ofSites[i].any, Gates: ofSites[i].programs, Hits: req.hits(i), Funcs: req.funcs(i)}, &env)
 		if err != nil {
 			return err
 		}

@@ -56,8 +56,8 @@ func usdtCalls(insns asm.Instructions) (asm.Instructions, error) {
 			out = append(out, fetchArg(n)...)
 		}
 	}
-	if cookie { // nobody gives one
-		out = append(out, asm.Mov.Imm(asm.R0, 0).WithSymbol(usdtCookie), asm.Return())
+	if cookie { // the context is its argument, too
+		out = append(out, asm.FnGetAttachCookie.Call().WithSymbol(usdtCookie), asm.Return())
 	}
 	return out, nil
 }

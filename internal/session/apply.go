@@ -10,6 +10,7 @@ import (
 	"trapless/internal/bpf"
 	"trapless/internal/inject"
 	jit "trapless/internal/jit/x86"
+	"trapless/internal/lang"
 	"trapless/internal/plan"
 )
 
@@ -97,10 +98,11 @@ func (r *registry) requests(work []*unit) []inject.Request {
 			for _, s := range u.sitesOf(w) {
 				var programs []*bpf.Verified
 				var hits []int
+				var funcs []abi.Addr
 				for _, p := range s.probes {
-					programs, hits = append(programs, p.program), append(hits, p.counter)
+					programs, hits, funcs = append(programs, p.program), append(hits, p.counter), append(funcs, p.function())
 				}
-				req.Programs, req.Hits = append(req.Programs, programs), append(req.Hits, hits)
+				req.Programs, req.Hits, req.Funcs = append(req.Programs, programs), append(req.Hits, hits), append(req.Funcs, funcs)
 				if u.desc.Go {
 					req.Args, req.Stack = jit.GoArgs, append(req.Stack, s.stack)
 				}
@@ -109,6 +111,15 @@ func (r *registry) requests(work []*unit) []inject.Request {
 		}
 	}
 	return reqs
+}
+
+// function is what get_func_ip returns to a probe's program: the address where the probe
+// is, but the function's for a probe of its return, as in the kernel (bpf-helpers(7)).
+func (p *Probe) function() abi.Addr {
+	if p.pattern.probe.Kind == lang.Uretprobe {
+		return p.site.module.bias.Addr(p.site.fn.Start)
+	}
+	return 0
 }
 
 // changes compares the detours that functions are to have with those that they

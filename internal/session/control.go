@@ -34,6 +34,8 @@ type ProbeSpec struct {
 	Program int
 	// Disabled registers it without letting it run.
 	Disabled bool
+	// Cookie is what the program gets from bpf_get_attach_cookie.
+	Cookie uint64
 }
 
 // ProbeInfo describes a probe.
@@ -146,7 +148,7 @@ func (s *Session) specPatterns(specs []ProbeSpec) ([]*pattern, error) {
 			if points[i].Kind != p.Kind {
 				return nil, fmt.Errorf("%s: the program of %s is one of a %s", points[i].Text, p.Text, p.Kind)
 			}
-			all = append(all, &pattern{probe: p, attach: &points[i], program: s.programs[spec.Program],
+			all = append(all, &pattern{probe: p, attach: &points[i], program: s.programs[spec.Program].WithCookie(spec.Cookie), cookie: spec.Cookie,
 				index: spec.Program, disabled: spec.Disabled})
 		}
 	}

@@ -61,6 +61,7 @@ type pattern struct {
 	probe    *lang.Probe
 	attach   *lang.AttachPoint
 	program  *bpf.Verified
+	cookie   uint64                   // that the program gets
 	index    int                      // of the program in the script
 	bound    map[string]*bpf.Verified // what became of it at places of a USDT probe
 	disabled bool

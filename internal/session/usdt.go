@@ -87,6 +87,7 @@ func (p *pattern) bind(m *image.Marker) (*bpf.Verified, error) {
 	if err != nil {
 		return nil, err
 	}
+	v = v.WithCookie(p.cookie)
 	if p.bound == nil {
 		p.bound = map[string]*bpf.Verified{}
 	}

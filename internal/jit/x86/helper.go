@@ -19,9 +19,9 @@ func (g *generator) helper(o *op) {
 	case bpfasm.FnGetPrandomU32:
 		g.callRuntime(g.env.Runtime.random)
 	case bpfasm.FnGetFuncIp:
-		g.MovRI(d, uint64(g.site.Addr))
+		g.MovRI(d, uint64(g.site.function(o.prog)))
 	case bpfasm.FnGetAttachCookie:
-		g.MovRI(d, g.site.Cookie)
+		g.MovRI(d, 0) // see bpf.Verified.WithCookie
 	case bpf.HelperGetCurrentPidTgid:
 		g.pidTgid(d)
 	case routine.Syscall:

@@ -84,7 +84,6 @@ type Site struct {
 	RedZoneLive bool       // the target may use the 128 bytes below its stack pointer
 	Result      bool       // RAX is to hold what the one program returns
 	Args        Args
-	Cookie      uint64 // what get_attach_cookie returns
 
 	// Gate is a byte within 2 GB of the code, nonzero while one of the programs
 	// may run; 0 stands for Env.Gate. Gates are those of the programs, one for
@@ -95,12 +94,22 @@ type Site struct {
 	// each or none; -1 for a program without. Programs that do nothing count
 	// nothing.
 	Hits []int
+	// Funcs are what get_func_ip returns, for each program; 0 or none at all for Addr.
+	Funcs []abi.Addr
 
 	stackArgs int // of a routine of the runtime: how many arguments it takes from the stack
 }
 
 // counts reports whether a program counts its hits.
 func (s *Site) counts(program int) bool { return s.Hits != nil && s.Hits[program] >= 0 }
+
+// function is what get_func_ip returns to a program.
+func (s *Site) function(program int) abi.Addr {
+	if s.Funcs == nil || s.Funcs[program] == 0 {
+		return s.Addr
+	}
+	return s.Funcs[program]
+}
 
 // Args says in which registers the probed function finds its integer arguments.
 type Args uint8
