@@ -130,10 +130,11 @@ func (g *Group) seize(ctx context.Context) error {
 		g.mem = m
 		g.awaitImage(ctx)
 	}
-	if !g.mem.Alive() {
+	same, err := g.Same()
+	if err == nil && !same {
 		return refuse(g.PID, ReasonExec, "it is not the program any more that it was")
 	}
-	return nil
+	return err
 }
 
 // awaitImage waits for the end of an execve that we attached in the middle of:
@@ -464,18 +465,27 @@ func (g *Group) awaitDetach(until time.Time) error {
 	return nil
 }
 
-// openMem opens the memory through a thread that lives.
+// openMem opens the memory for the whole session.
 func openMem(g *Group) (*Mem, error) {
-	tid, err := proc.LiveThread(g.PID)
+	f, err := openMemory(g.PID, os.O_RDWR)
 	if err != nil {
 		return nil, err
 	}
-	f, err := os.OpenFile(proc.TaskPath(g.PID, tid, "mem"), os.O_RDWR, 0)
+	return &Mem{g: g, f: f}, nil
+}
+
+// openMemory opens the memory of a process through a thread that lives.
+func openMemory(pid, flag int) (*os.File, error) {
+	tid, err := proc.LiveThread(pid)
+	if err != nil {
+		return nil, err
+	}
+	f, err := os.OpenFile(proc.TaskPath(pid, tid, "mem"), flag, 0)
 	if errors.Is(err, os.ErrNotExist) || errors.Is(err, syscall.ESRCH) {
-		return nil, refuse(g.PID, ReasonGone, "it ended")
+		return nil, refuse(pid, ReasonGone, "it ended")
 	}
 	if err != nil {
-		return nil, fmt.Errorf("process %d: opening its memory: %w", g.PID, err)
+		return nil, fmt.Errorf("process %d: opening its memory: %w", pid, err)
 	}
-	return &Mem{g: g, f: f}, nil
+	return f, nil
 }

@@ -437,6 +437,33 @@ func TestMemoryOutlivesNothing(t *testing.T) {
 	tg.finish()
 }
 
+// TestMemoryThatAnotherProcessKeeps: the memory lives on without the process, which must not be taken for it.
+func TestMemoryThatAnotherProcessKeeps(t *testing.T) {
+	exe := build(t, "ptrace_life.c")
+	tg := start(t, exe, "leave", exe, "threads", "1")
+	g := seize(t, tg)
+	ctx := within(t, 10*time.Second)
+	_, err := g.Foothold(ctx, 0, abi.PageSize)
+	check(t, err)
+	check(t, g.Detach(ctx))
+	check(t, g.Seize(ctx)) // it is still the same
+	check(t, g.Detach(ctx))
+	if _, err := tg.stdin.Write([]byte("\n")); err != nil {
+		t.Fatal(err)
+	}
+	if line := tg.line(); line != "ready" {
+		t.Fatalf("after execve the target says %q", line)
+	}
+	if !g.Mem().Alive() {
+		t.Error("the memory has ended, although a process has it")
+	}
+	if err := g.Seize(ctx); !errors.Is(err, ErrExec) {
+		t.Errorf("attaching again after execve says %v", err)
+	}
+	wantState(t, tg.pid, proc.Sleeping)
+	tg.finish()
+}
+
 func TestSingleThread(t *testing.T) {
 	for _, what := range []string{"spin", "sleep"} {
 		t.Run(what, func(t *testing.T) {

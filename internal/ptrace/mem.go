@@ -9,6 +9,7 @@ import (
 	"syscall"
 
 	"trapless/internal/abi"
+	"trapless/internal/proc"
 	"trapless/internal/unix"
 )
 
@@ -26,6 +27,38 @@ func (m *Mem) Alive() bool {
 	var b [1]byte
 	_, err := m.f.ReadAt(b[:], 0)
 	return !errors.Is(err, io.EOF)
+}
+
+// atRandom is the entry of the auxiliary vector that says where 16 random bytes are,
+// which are others for each execve (getauxval(3), AT_RANDOM).
+const atRandom = 25
+
+// Same reports whether the process still has the memory that the group stands for. It
+// may have called execve while another process keeps the memory that they shared. The
+// group need not be attached.
+func (g *Group) Same() (bool, error) {
+	if !g.mem.Alive() {
+		return false, nil
+	}
+	return g.mem.isOf(g.PID)
+}
+
+// isOf reports whether the memory is that which a process has now.
+func (m *Mem) isOf(pid int) (bool, error) {
+	aux, err := proc.Auxv(pid)
+	if err != nil {
+		return false, err
+	}
+	now, err := openMemory(pid, os.O_RDONLY)
+	if err != nil {
+		return false, err
+	}
+	defer now.Close()
+	var ours, its [16]byte
+	at := int64(aux[atRandom])
+	_, err = m.f.ReadAt(ours[:], at)
+	_, nowErr := now.ReadAt(its[:], at)
+	return ours == its && (err == nil) == (nowErr == nil), nil
 }
 
 // ReadAt fills p from the target's memory. It fails with ErrGone after the

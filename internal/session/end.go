@@ -110,7 +110,11 @@ func (s *Session) disarm() error {
 		s.config.Warn("process %d is stopped, so that its signal handlers could not be given back; they work, through trapless's, until 'trapless clean -p %d'", s.PID, s.PID)
 	}
 	if err != nil && gone(err) {
-		return nil
+		// Another process may have kept the memory: the programs run there no more.
+		if err = s.target.Abandon(); gone(err) {
+			return nil
+		}
+		return err
 	}
 	if err != nil {
 		// Nobody is at work on it any more, so that another tracer may be.

@@ -173,6 +173,10 @@ func (s *Session) lookAtTarget(p *poller, now time.Time) bool {
 	}
 	if due {
 		p.health = now.Add(pollHealth)
+		if same, err := s.group.Same(); err == nil && !same {
+			s.config.Log("process %d runs another program", s.PID)
+			return false
+		}
 		if !s.healthy() {
 			return false
 		}

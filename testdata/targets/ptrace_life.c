@@ -6,6 +6,7 @@
  *   leader          the leader ends, another thread goes on
  *   vfork MS        the main thread is in vfork for MS milliseconds, again and again
  *   sharer          a process that shares the memory by clone without CLONE_THREAD
+ *   leave PROG      the same, which keeps the memory when the first process calls execve at a line of input
  *   exit MS         ends after MS milliseconds with status 7
  *   exec MS PROG    another thread than the main one calls execve after MS milliseconds
  *   fork            children that are forked all the time and compute
@@ -26,6 +27,7 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -65,7 +67,7 @@ static void pause_ms(long ms)
 		;
 }
 
-static uint64_t compute(uint64_t x)
+__attribute__((noipa)) static uint64_t compute(uint64_t x)
 {
 	for (int i = 0; i < 100000; i++)
 		x = (x ^ (x >> 7)) * 0x9e3779b97f4a7c15ull + i;
@@ -162,6 +164,26 @@ static int share(void *arg)
 			_exit(9);
 		work_done++;
 	}
+}
+
+static int stay(void *arg)
+{
+	prctl(PR_SET_PDEATHSIG, SIGKILL);
+	return share(arg);
+}
+
+static void leave(void)
+{
+	static char stack[64 << 10];
+	char c;
+
+	if (clone(stay, stack + sizeof stack, CLONE_VM, NULL) < 0)
+		fail("clone");
+	ready();
+	if (read(0, &c, 1) != 1)
+		fail("read");
+	execv(args[2], args + 2);
+	fail("execv");
 }
 
 static void *execer(void *arg)
@@ -270,6 +292,8 @@ int main(int argc, char **argv)
 			fail("the process that shares the memory ended early");
 		printf("ok %ld\n", work_done);
 		return 0;
+	} else if (!strcmp(what, "leave")) {
+		leave();
 	} else if (!strcmp(what, "exit")) {
 		start(worker, (void *)1);
 		ready();
