@@ -49,7 +49,11 @@ func (r *Region) data() abi.Addr { return r.head().End - abi.PageSize }
 // freeSpace is where detours may lie in the target, its regions and springboards
 // included.
 func (t *Target) freeSpace() (*plan.Space, error) {
-	c, err := spaceConfig(t.PID, t.Traits, func(r abi.Range) bool { return t.onBoard(r.Start) && t.onBoard(r.End-1) })
+	maps, err := proc.ReadMaps(t.PID)
+	if err != nil {
+		return nil, err
+	}
+	c, err := spaceConfig(t.PID, maps, t.Traits, func(r abi.Range) bool { return t.onBoard(r.Start) && t.onBoard(r.End-1) })
 	if err != nil {
 		return nil, err
 	}
@@ -70,23 +74,40 @@ func (t *Target) freeSpace() (*plan.Space, error) {
 }
 
 // FreeSpace is the free address space of a process, for planning. Mappings that
-// look like those of springboards count as free: an earlier session left them.
+// look like those of springboards count as free, and what looks like a code region
+// as one: an earlier session left them.
 func FreeSpace(pid int, traits Traits) (*plan.Space, error) {
-	c, err := spaceConfig(pid, traits, func(r abi.Range) bool { return r.Len() <= 2*abi.PageSize })
+	maps, err := proc.ReadMaps(pid)
 	if err != nil {
 		return nil, err
 	}
-	return plan.NewSpace(c), nil
+	c, err := spaceConfig(pid, maps, traits, func(r abi.Range) bool { return r.Len() <= 2*abi.PageSize })
+	if err != nil {
+		return nil, err
+	}
+	space := plan.NewSpace(c)
+	for _, r := range regionsIn(maps) {
+		space.Adopt(r.Range, nil)
+	}
+	return space, nil
+}
+
+// regionsIn are the ranges that are mapped as a code region is, with a head whose
+// size is that of a region so long.
+func regionsIn(maps proc.Maps) (list []*Region) {
+	for i := range max(0, len(maps)-2) { // gates, the handlers' data, code
+		r := &Region{Range: abi.Range{Start: maps[i].Start, End: maps[i+2].End}}
+		if isRegion(maps, r) {
+			list = append(list, r)
+		}
+	}
+	return list
 }
 
 // spaceConfig describes the address space of a process, as if anonymous executable
 // mappings that the caller knows were not there.
-func spaceConfig(pid int, traits Traits, known func(abi.Range) bool) (plan.SpaceConfig, error) {
+func spaceConfig(pid int, maps proc.Maps, traits Traits, known func(abi.Range) bool) (plan.SpaceConfig, error) {
 	var c plan.SpaceConfig
-	maps, err := proc.ReadMaps(pid)
-	if err != nil {
-		return c, err
-	}
 	limits, err := proc.ReadLimits(pid)
 	if err != nil {
 		return c, err
@@ -104,12 +125,24 @@ func spaceConfig(pid int, traits Traits, known func(abi.Range) bool) (plan.Space
 		c.Brk = 0
 	}
 	c.Boards = max(1, min(mostBoards, mapRoom(maps)-otherMaps))
+	c.Maps = mappings(maps, traits, known)
+	return c, nil
+}
+
+// mappings are those of a process but for the known ones. Of a program without a heap
+// the kernel calls so what lies where one would begin, which is a region then
+// (fs/proc/task_mmu.c, show_map_vma): nothing grows there.
+func mappings(maps proc.Maps, traits Traits, known func(abi.Range) bool) (list []plan.Mapping) {
 	for _, m := range maps {
-		if m.Path != "" || m.Perm != proc.Read|proc.Exec || !known(m.Range) {
-			c.Maps = append(c.Maps, plan.Mapping{Range: m.Range, Name: m.Path})
+		name := m.Path
+		if traits.NoBrk && name == "[heap]" {
+			name = ""
+		}
+		if name != "" || m.Perm != proc.Read|proc.Exec || !known(m.Range) {
+			list = append(list, plan.Mapping{Range: m.Range, Name: name})
 		}
 	}
-	return c, nil
+	return list
 }
 
 // mapRoom is how many mappings we may add to a target: half of what the kernel allows
