@@ -34,6 +34,7 @@ import (
 	"trapless/internal/proc"
 	"trapless/internal/ptrace"
 	"trapless/internal/session"
+	"trapless/internal/unix"
 )
 
 // Errors to compare with by errors.Is.
@@ -81,7 +82,7 @@ type CompileOptions struct {
 
 // CompileWith is Compile with more options.
 func CompileWith(name, src string, o CompileOptions) (*Script, error) {
-	options := lang.Options{Params: o.Params, Named: o.Named, Checks: o.Checks, Config: o.Config, Clock: strings.TrimPrefix(o.Clock, "@")}
+	options := lang.Options{Params: o.Params, Named: o.Named, Checks: o.Checks, Cgroup: proc.CgroupID, TAI: unix.TAIOffset(), Config: o.Config, Clock: strings.TrimPrefix(o.Clock, "@")}
 	types := o.types()
 	defer types.Close()
 	options.Types = types

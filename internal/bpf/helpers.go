@@ -195,6 +195,7 @@ var helpers = []Helper{
 	{HelperGetCurrentPidTgid, "get_current_pid_tgid", args{}, RetScalar, ""},
 	{asm.FnGetCurrentUidGid, "get_current_uid_gid", args{}, RetScalar, ""},
 	{asm.FnGetCurrentComm, "get_current_comm", args{ArgWrite, ArgSize}, RetScalar, ""},
+	{asm.FnGetNumaNodeId, "get_numa_node_id", args{}, RetScalar, ""},
 	{asm.FnGetSmpProcessorId, "get_smp_processor_id", args{}, RetScalar, ""},
 	{asm.FnGetPrandomU32, "get_prandom_u32", args{}, RetScalar, ""},
 	{HelperRingbufOutput, "ringbuf_output", args{ArgMap, ArgRead, ArgSizeOrZero, ArgAnything}, RetScalar, ""},

@@ -45,6 +45,7 @@ type Machine struct {
 	UIDGID uint64 // what get_current_uid_gid returns
 	Comm   string // what get_current_comm returns
 	CPU    uint32 // what get_smp_processor_id returns
+	Node   uint32 // what get_numa_node_id returns
 
 	// Entries are the entries of a map with their values over all threads, for
 	// HelperMapNext and HelperMapRead. Without it, a program that calls them fails.

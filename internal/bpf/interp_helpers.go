@@ -32,6 +32,8 @@ func (x *run) helper(h *Helper) (uint64, error) {
 		return x.UIDGID, nil
 	case asm.FnGetSmpProcessorId:
 		return uint64(x.CPU), nil
+	case asm.FnGetNumaNodeId:
+		return uint64(x.Node), nil
 	case asm.FnGetPrandomU32:
 		return uint64(rand.Uint32()), nil
 	case asm.FnGetFuncIp:

@@ -338,7 +338,7 @@ func (a *arguments) limits() bound.Scalar {
 	case HelperBitLength:
 		n, _, _ := bound.Refine(asm.JLE, true, true, bound.Unknown(), bound.Const(64))
 		return n
-	case asm.FnGetSmpProcessorId, asm.FnGetPrandomU32:
+	case asm.FnGetSmpProcessorId, asm.FnGetNumaNodeId, asm.FnGetPrandomU32:
 		return bound.Bytes(4, false)
 	}
 	return bound.Unknown()

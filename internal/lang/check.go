@@ -38,21 +38,23 @@ type mapInfo struct {
 // on all assignments, so it goes over the script until nothing changes, and
 // then once more to report what is wrong.
 type checker struct {
-	diags   *diag.Collector
-	opts    *Options
-	maps    map[string]*mapInfo
-	order   []*mapInfo
-	config  config
-	options map[string]string // the script's own that it reads, with what is said of them
-	changed bool
-	final   bool // this pass reports
-	foreign bool // see scriptNode
+	diags    *diag.Collector
+	opts     *Options
+	maps     map[string]*mapInfo
+	order    []*mapInfo
+	config   config
+	declared []*mapDecl        // maps
+	options  map[string]string // the script's own that it reads, with what is said of them
+	changed  bool
+	final    bool // this pass reports
+	foreign  bool // see scriptNode
 	// otherKeys are maps with other keys than the thread's own number, and deletes
 	// those of which entries are deleted.
 	otherKeys, deletes map[string]bool
 
 	suspect map[string]bool // maps whose assignments have errors: that they are not known is no news
 
+	process  bool         // a program asks for a word of processFacts
 	stacks   map[int]bool // sizes in bytes of the stacks that are asked for
 	types    *cTypes
 	probe    *probeNode
@@ -81,6 +83,11 @@ func check(n *scriptNode, diags *diag.Collector, opts *Options) *checker {
 	c.diags, c.final = diags, true
 	c.script(n)
 	c.unexpected()
+	for _, d := range c.declared {
+		if c.maps[d.name].agg == 0 {
+			diags.Warnf(d.nameSpan, "Unused map: @%s", d.name)
+		}
+	}
 	return c
 }
 
@@ -107,6 +114,7 @@ func (c *checker) settings(n *scriptNode) {
 		case c.maps[d.name] != nil:
 			c.diags.Errorf(d.nameSpan, "@%s is declared twice", d.name)
 		default:
+			c.declared = append(c.declared, d)
 			c.maps[d.name] = &mapInfo{name: d.name, number: -1, entries: int(d.entries), lru: strings.Contains(d.kind, "lru")}
 		}
 	}

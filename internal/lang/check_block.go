@@ -170,8 +170,11 @@ func (c *checker) unroll(s *unrollStmt) {
 	case t.Kind != Int || !con.known:
 		c.diags.Errorf(s.count.base().span, "the number of rounds of unroll is a literal")
 		return
-	case int64(con.u) < 1 || con.u > maxUnroll:
-		c.diags.Errorf(s.count.base().span, "unroll repeats its block 1 to %d times, not %d", maxUnroll, int64(con.u))
+	case int64(con.u) > maxUnroll:
+		c.diags.Errorf(s.count.base().span, "unroll maximum value is %d", maxUnroll)
+		return
+	case int64(con.u) < 1:
+		c.diags.Errorf(s.count.base().span, "unroll minimum value is 1")
 		return
 	}
 	for len(s.copies) < int(con.u) {

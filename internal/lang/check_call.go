@@ -20,6 +20,7 @@ var functions = map[string]*arity{
 	"str": {1, 2}, "strncmp": {3, 3}, "strcontains": {2, 2}, "strstr": {2, 2}, "strlen": {1, 1}, "strcap": {1, 1},
 	"memcmp": {3, 3}, "str_concat": {2, 2}, "buf": {1, 2}, "getopt": {1, 3}, "nsecs": {0, 1}, "reg": {1, 1},
 	"strftime": {2, 2}, "ntop": {1, 2}, "pton": {1, 1}, "macaddr": {1, 1}, "usym": {1, 1}, "bswap": {1, 1}, "uptr": {1, 1}, "container_of": {3, 3},
+	"strerror": {1, 1}, "signal_name": {1, 1}, "cgroup_path": {1, 2}, "cgroupid": {1, 1},
 	"is_array": {1, 1}, "is_integer": {1, 1}, "is_ptr": {1, 1}, "is_str": {1, 1}, "is_unsigned_integer": {1, 1}, "is_literal": {1, 1},
 }
 
@@ -269,9 +270,28 @@ func fromOption(x expr) bool {
 	return ok && call.name == "getopt"
 }
 
+// behindStart is the text of a parameter from a place on: $1 + 2, without the first two
+// characters.
+func (c *checker) behindStart(x expr) (string, bool) {
+	sum, ok := x.(*binaryExpr)
+	if !ok || sum.op != '+' {
+		return "", false
+	}
+	p, isParam := sum.x.(*paramExpr)
+	n, isNumber := sum.y.(*intExpr)
+	if !isParam || !isNumber || c.value(p).Kind != String {
+		return "", false
+	}
+	return p.con.s[min(n.value, uint64(len(p.con.s))):], true
+}
+
 // str makes a string of a parameter or a literal; of a parameter that is not
 // given, the empty one. Anything else is a pointer to a string.
 func (c *checker) str(x *callExpr) Type {
+	if rest, ok := c.behindStart(x.args[0]); ok {
+		x.setString(rest)
+		return x.typ
+	}
 	if c.value(x.args[0]).Kind == bad {
 		return badType
 	}

@@ -178,6 +178,8 @@ func (c *checker) builtin(name string, b *exprBase) Type {
 		return c.retval(b)
 	case name == "func":
 		return c.funcName(b)
+	case processFacts[name].typ.Kind != None:
+		return c.processFact(name)
 	case name == "username":
 		return Type{Kind: User, Size: 8}
 	case name == "args":

@@ -39,6 +39,10 @@ func (c *checker) functionCall(x *callExpr) Type {
 		return c.nsecs(x)
 	case "reg":
 		return c.reg(x)
+	case "cgroupid":
+		return c.cgroupID(x)
+	case ErrorNames, SignalNames, CgroupPaths:
+		return c.nameCall(x)
 	}
 	return c.convertCall(x)
 }
@@ -66,7 +70,7 @@ func (c *checker) convertCall(x *callExpr) Type {
 	case "usym", "bswap", "uptr":
 		return c.numberCall(x, t)
 	case "macaddr":
-		if t.Kind != Pointer && t.memory() != 6 {
+		if n, raw := rawLen(arg); t.Kind != Pointer && t.memory() != 6 && (!raw || n != 6) {
 			c.diags.Errorf(arg.base().span, "macaddr() takes an array of 6 bytes, this is %s", t.a())
 			return badType
 		}
@@ -261,7 +265,7 @@ func (c *checker) len(x *callExpr) Type {
 		case len(info.keys) > 0:
 			return int64Type
 		}
-		c.diags.Errorf(x.span, "@%s has no keys, there is nothing to count", m.name)
+		c.explicitKeys(x)
 		return badType
 	}
 	t := c.value(x.args[0])
@@ -279,6 +283,11 @@ func (c *checker) len(x *callExpr) Type {
 	return badType
 }
 
+// explicitKeys reports a call that needs a map with keys.
+func (c *checker) explicitKeys(x *callExpr) {
+	c.diags.Errorf(x.span, "call to %s() expects a map with explicit keys (non-scalar map)", x.name)
+}
+
 // clocks are those of nsecs().
 var clocks = set("monotonic boot tai sw_tai")
 
@@ -290,9 +299,6 @@ func (c *checker) nsecs(x *callExpr) Type {
 	switch {
 	case !ok || !clocks[name.name]:
 		c.diags.Errorf(x.args[0].base().span, "unknown clock").Hint("nsecs takes monotonic, boot, tai or sw_tai")
-		return badType
-	case name.name == "tai" || name.name == "sw_tai":
-		c.diags.Errorf(x.args[0].base().span, "not supported yet: the clock %s", name.name)
 		return badType
 	}
 	return uint64Type

@@ -166,6 +166,10 @@ func (c *checker) entryCall(x *callExpr) Type {
 		m = &entry
 		x.args = []expr{m}
 	}
+	if info := c.maps[m.name]; x.name == "has_key" && m.indexed && info != nil && info.agg != 0 && len(info.keys) == 0 {
+		c.explicitKeys(x)
+		return badType
+	}
 	c.deletes[m.name] = c.deletes[m.name] || x.name == "delete"
 	keys := c.mapKeys(m)
 	info := c.usedMap(m)

@@ -5,9 +5,51 @@ import "trapless/internal/diag"
 func (c *checker) block(b *blockStmt) {
 	c.push()
 	defer c.pop()
-	for _, s := range b.stmts {
+	for i, s := range b.stmts {
 		c.stmt(s)
+		if i+1 < len(b.stmts) && leaves(s) {
+			c.diags.Warnf(spanOf(b.stmts[i+1]), "Unreachable statement.")
+		}
 	}
+}
+
+// leaves reports whether nothing that follows a statement in its block is run.
+func leaves(s stmt) bool {
+	switch s := s.(type) {
+	case *returnStmt, *jumpStmt:
+		return true
+	case *exprStmt:
+		call, ok := s.x.(*callExpr)
+		return ok && call.name == "exit"
+	}
+	return false
+}
+
+// spanOf is where a statement stands.
+func spanOf(s stmt) diag.Span {
+	switch s := s.(type) {
+	case *blockStmt:
+		return s.span
+	case *exprStmt:
+		return s.x.base().span
+	case *assignStmt:
+		return s.span
+	case *declStmt:
+		return s.span
+	case *ifStmt:
+		return s.span
+	case *returnStmt:
+		return s.span
+	case *whileStmt:
+		return s.span
+	case *rangeStmt:
+		return s.span
+	case *eachStmt:
+		return s.span
+	case *unrollStmt:
+		return s.span
+	}
+	return s.(*jumpStmt).span
 }
 
 func (c *checker) stmt(s stmt) {
@@ -207,25 +249,39 @@ func (c *checker) sameKeys(m *mapExpr, info *mapInfo, keys []Type) {
 	switch {
 	case len(keys) == len(info.keys):
 	case len(info.keys) == 0:
-		c.keyError(m.span, info, "@%s has no keys", m.name)
+		c.keyError(m.span, info, "@%s used as a map with an explicit key (non-scalar map), previously used without an explicit key (scalar map)", m.name)
 		return
 	case len(keys) == 0:
-		c.keyError(m.span, info, "@%s needs a key", m.name)
+		c.keyError(m.span, info, "@%s used as a map without an explicit key (scalar map), previously used with an explicit key (non-scalar map)", m.name)
 		return
 	default:
-		c.keyError(m.span, info, "a key of @%s has %d parts, not %d", m.name, len(info.keys), len(keys))
+		c.otherKey(m, info, keys)
 		return
 	}
 	for i, t := range keys {
 		now, ok := promote(info.keys[i], t)
 		if !ok {
-			c.keyError(m.keys[min(i, len(m.keys)-1)].base().span, info, "this part of the key of @%s is %s, not %s", m.name, info.keys[i].a(), t.a())
-			continue
+			c.otherKey(m, info, keys)
+			return
 		}
 		if !now.Equal(info.keys[i]) {
 			info.keys[i], c.changed = now, true
 		}
 	}
+}
+
+// otherKey reports a key that is not like those of other uses of the map.
+func (c *checker) otherKey(m *mapExpr, info *mapInfo, keys []Type) {
+	at := m.keys[0].base().span.To(m.keys[len(m.keys)-1].base().span)
+	c.keyError(at, info, "Argument mismatch for @%s: trying to access with arguments: '%s' when map expects arguments: '%s'", m.name, keyText(keys), keyText(info.keys))
+}
+
+// keyText is the type of a key.
+func keyText(keys []Type) string {
+	if len(keys) == 1 {
+		return keys[0].String()
+	}
+	return tupleOf(keys, nil).String()
 }
 
 func (c *checker) keyError(at diag.Span, info *mapInfo, format string, args ...any) {

@@ -26,7 +26,9 @@ type Options struct {
 	Types TypeSource        // may be nil
 	Clock string            // the map that holds the time which tseries() sees, without '@'; the real time if empty
 
-	Checks bool // reads that fail, of maps and of memory, are told of
+	Cgroup func(path string) (uint64, bool) // the number of a control group; may be nil
+	TAI    uint64                           // CLOCK_TAI minus CLOCK_MONOTONIC, in nanoseconds
+	Checks bool                             // reads that fail, of maps and of memory, are told of
 }
 
 // Compile compiles a script. Name is what errors call it, usually its path.
@@ -57,6 +59,7 @@ func Compile(src, name string, opts Options) (*Script, error) {
 	}
 	s := &Script{Source: source, Maps: c.buildMaps(), Settings: c.config.settings(), clock: opts.Clock}
 	s.addStacks(c.stacks)
+	s.addProcess(c.process)
 	s.scratchMap = len(s.Maps)
 	for i, n := range tree.probes {
 		s.addProbes(n, lower(s, c, n, fmt.Sprintf("probe%d", i+1)))

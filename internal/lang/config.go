@@ -168,6 +168,7 @@ func (v *valid) parse(text string) (s setting, why string) {
 // configField types config().name, which is known when the script is compiled.
 func (c *checker) configField(x *fieldExpr) {
 	s, ok := c.config[x.name]
+	x.x.base().typ = boolType // it has no value of its own, and none is asked for
 	switch {
 	case !ok:
 		c.diags.Errorf(x.nameAt, "%s: not a known configuration option", x.name)

@@ -2,6 +2,7 @@ package lang
 
 import (
 	"fmt"
+	"slices"
 
 	"trapless/internal/diag"
 )
@@ -124,7 +125,10 @@ func (e *expander) span(s diag.Span) diag.Span {
 
 func (e *expander) base(b *exprBase) exprBase {
 	out := *b
-	out.span, out.from = e.span(b.span), e.from
+	out.span = e.span(b.span)
+	if len(e.from) > 0 {
+		out.from = slices.Concat(b.from, e.from)
+	}
 	return out
 }
 

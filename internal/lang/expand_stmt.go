@@ -32,7 +32,7 @@ func (e *expander) stmt(s stmt) stmt {
 			return out
 		}
 		out.target, out.value = e.expr(s.target), e.expr(s.value)
-		return out
+		return lastAggregated(out)
 	case *declStmt:
 		v, ok := e.expr(s.v).(*varExpr)
 		if !ok { // it cannot be made by its name
@@ -53,6 +53,20 @@ func (e *expander) stmt(s stmt) stmt {
 		return out
 	}
 	return e.loop(s)
+}
+
+// lastAggregated takes an assignment to a map out of the block whose value it is: a block may
+// end with an aggregation.
+func lastAggregated(s *assignStmt) stmt {
+	b, ok := s.value.(*blockExpr)
+	if !ok {
+		return s
+	}
+	if call, ok := b.value.(*callExpr); !ok || aggregations[call.name] == 0 {
+		return s
+	}
+	s.value = b.value
+	return &blockStmt{span: s.span, stmts: append(b.body.stmts, s)}
 }
 
 // exprStmt copies an expression that stands as a statement. A macro that gives

@@ -42,6 +42,7 @@ type lowerer struct {
 	free   []asm.Register      // scratch registers that hold nothing
 	places map[*variable]place // of variables that no register holds
 	checks bool                // Options.Checks
+	tai    uint64              // Options.TAI
 	strict bool                // variables are read in their order, see hoist
 	loops  []loopLabels
 	fnEnds map[*fnExpr]label
@@ -55,7 +56,7 @@ type lowerer struct {
 // lower compiles a checked probe. It adds the probe's actions to the script.
 func lower(s *Script, c *checker, n *probeNode, name string) *bpf.Program {
 	diags := c.diags
-	l := &lowerer{script: s, maps: c.maps, diags: diags, checks: c.opts.Checks, homes: make(map[*variable]home), hoists: make(map[expr]home), places: make(map[*variable]place)}
+	l := &lowerer{script: s, maps: c.maps, diags: diags, checks: c.opts.Checks, tai: c.opts.TAI, homes: make(map[*variable]home), hoists: make(map[expr]home), places: make(map[*variable]place)}
 	l.exit = l.newLabel()
 	l.prologue(n)
 	if n.predicate != nil {

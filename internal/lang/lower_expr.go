@@ -131,6 +131,8 @@ func (l *lowerer) pureCall(x *callExpr, dst asm.Register) {
 		} else {
 			l.truncate(dst, x.typ)
 		}
+	case CgroupPaths:
+		l.value(x.args[0], dst)
 	case "container_of":
 		l.value(x.args[0], dst)
 		if x.offset != 0 {

@@ -1,6 +1,10 @@
 package lang
 
-import "github.com/cilium/ebpf/asm"
+import (
+	"strings"
+
+	"github.com/cilium/ebpf/asm"
+)
 
 // Some expressions need calls of helpers, which destroy the scratch registers, or
 // statements: maps that are read, memory of the target, strings, the time, blocks.
@@ -36,7 +40,7 @@ func needsCalls(x expr) bool {
 	case *castExpr:
 		return !b2t(x.x).isScalar() && !x.con.known
 	case *nameExpr:
-		return x.marker || isStack(x) || helperBuiltins[x.name].helper != 0 || x.name == builtinComm || x.name == "func" || x.name == "username"
+		return x.marker || isStack(x) || helperBuiltins[x.name].helper != 0 || processFacts[x.name].typ.Kind != None || x.name == builtinComm || x.name == "func" || x.name == "username"
 	case *callExpr:
 		return callsHelper(x)
 	case *incExpr:
@@ -58,7 +62,7 @@ func callsHelper(x *callExpr) bool {
 	case "str", "buf", "str_concat", "ntop", "macaddr", builtinComm, "nsecs", "func", "username", "join", "delete", "has_key":
 		return true
 	}
-	return helperBuiltins[x.name].helper != 0
+	return helperBuiltins[x.name].helper != 0 || processFacts[x.name].typ.Kind != None
 }
 
 // needsHoists reports whether anything in an expression is hoisted.
@@ -287,6 +291,8 @@ func (l *lowerer) nameHome(x *nameExpr, h home) {
 		l.setHome(h, asm.R0)
 	case "username":
 		l.helperValue(helperBuiltins["uid"], h)
+	case "cgroup", "ppid":
+		l.processWord(name, h)
 	default:
 		l.helperValue(helperBuiltins[name], h)
 	}
@@ -320,14 +326,27 @@ func (l *lowerer) callHome(x *callExpr, h home) {
 		l.setHome(h, r)
 		release()
 	case "nsecs":
-		helper := asm.FnKtimeGetNs
-		if len(x.args) == 1 && x.args[0].(*nameExpr).name == "boot" {
-			helper = asm.FnKtimeGetBootNs
-		}
-		l.helper(helper)
+		l.clock(x)
 		l.setHome(h, asm.R0)
 	default:
 		l.nameHome(&nameExpr{name: x.name}, h)
+	}
+}
+
+// clock makes r0 the time of nsecs().
+func (l *lowerer) clock(x *callExpr) {
+	name := "monotonic"
+	if len(x.args) == 1 {
+		name = x.args[0].(*nameExpr).name
+	}
+	if name == "boot" {
+		l.helper(asm.FnKtimeGetBootNs)
+		return
+	}
+	l.helper(asm.FnKtimeGetNs)
+	if strings.HasSuffix(name, "tai") { // it runs like the other one, but for leap seconds
+		l.movImm(asm.R1, l.tai)
+		l.aluReg(asm.Add, asm.R0, asm.R1)
 	}
 }
 

@@ -334,6 +334,13 @@ func (l *lowerer) bytesInto(x expr, dst place, n int) {
 		return
 	}
 	l.copyWords(dst, p, words)
+	if rest := n % 8; rest > 0 { // what follows it is none of its
+		base, off := l.access(dst.plus(8*(words-1)), asm.R5)
+		l.emit(asm.LoadMem(asm.R0, base, off, asm.DWord))
+		l.aluImm(asm.LSh, asm.R0, int32(64-8*rest))
+		l.aluImm(asm.RSh, asm.R0, int32(64-8*rest))
+		l.emit(asm.StoreMem(base, off, asm.R0, asm.DWord))
+	}
 }
 
 // strInto reads a text, up to a length.

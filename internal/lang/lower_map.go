@@ -14,11 +14,12 @@ type helperBuiltin struct {
 }
 
 var helperBuiltins = map[string]helperBuiltin{
-	"nsecs": {asm.FnKtimeGetNs, uint64Type, false},
-	"cpu":   {asm.FnGetSmpProcessorId, uint64Type, false},
-	"rand":  {asm.FnGetPrandomU32, intType(4, false), false},
-	"uid":   {asm.FnGetCurrentUidGid, intType(4, false), false},
-	"gid":   {asm.FnGetCurrentUidGid, intType(4, false), true},
+	"nsecs":  {asm.FnKtimeGetNs, uint64Type, false},
+	"cpu":    {asm.FnGetSmpProcessorId, uint64Type, false},
+	"numaid": {asm.FnGetNumaNodeId, intType(4, false), false},
+	"rand":   {asm.FnGetPrandomU32, intType(4, false), false},
+	"uid":    {asm.FnGetCurrentUidGid, intType(4, false), false},
+	"gid":    {asm.FnGetCurrentUidGid, intType(4, false), true},
 }
 
 func (l *lowerer) helperValue(b helperBuiltin, h home) {

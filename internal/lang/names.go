@@ -70,15 +70,15 @@ func set(words string) map[string]bool {
 
 var (
 	// functions of bpftrace that do not exist here yet.
-	unsupportedFunctions = set(`signal signal_thread stack_len strerror uaddr unwatch
-		write_user errname signal_name config syscall_name ppid pcomm leader_comm leader_tid dw_ustack`)
+	unsupportedFunctions = set(`signal signal_thread stack_len uaddr unwatch
+		write_user errname syscall_name pcomm leader_comm leader_tid dw_ustack`)
 	// builtins of bpftrace that do not exist here yet.
-	unsupportedBuiltins = set(`ctx leader_comm leader_tid pcomm ppid dw_ustack numaid config`)
+	unsupportedBuiltins = set(`ctx leader_comm leader_tid pcomm dw_ustack config`)
 	// builtins that are known when the script is compiled, and others.
 	constantNames = set("ncpus cpid has_cpid usermode probetype probe")
-	otherBuiltins = set("func elapsed dur username args ustack")
+	otherBuiltins = set("func elapsed dur username args ustack cgroup ppid numaid")
 	// functions and builtins about the kernel.
-	kernelNames = set(`cgroup cgroupid cgroup_path curtask debugf jiffies kaddr kfunc_allowed kfunc_exist kptr kstack
+	kernelNames = set(`curtask debugf jiffies kaddr kfunc_allowed kfunc_exist kptr kstack
 		ksym override path percpu_kaddr skboutput socket_cookie`)
 )
 

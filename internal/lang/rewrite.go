@@ -2,6 +2,7 @@ package lang
 
 import (
 	"slices"
+	"strings"
 
 	"trapless/internal/diag"
 )
@@ -22,7 +23,7 @@ func (e *expander) builtinOf(name string, at diag.Span) expr {
 	b := exprBase{span: e.span(at)}
 	nsecs := func() expr { return &nameExpr{exprBase: b, name: "nsecs"} }
 	unsigned := func(x expr) expr { return &castExpr{exprBase: b, ref: &typeRef{span: b.span, name: "uint64"}, x: x} }
-	switch name {
+	switch strings.TrimPrefix(name, "__builtin_") {
 	case "elapsed":
 		root.elapsed = true
 		m := &mapExpr{exprBase: b, name: startMap, nameAt: b.span}

@@ -25,6 +25,7 @@ type Script struct {
 	clock      string // Options.Clock
 	scratch    int    // bytes of the threads' scratch memory
 	scratchMap int    // the number of the map that it is
+	process    int    // one more than the number of the map of processFacts, 0 if there is none
 }
 
 // Settings are what the config block says of a running session.

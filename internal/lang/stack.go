@@ -2,6 +2,7 @@ package lang
 
 import (
 	"maps"
+	"math"
 	"slices"
 
 	"github.com/cilium/ebpf/asm"
@@ -14,6 +15,9 @@ import (
 
 // builtinStack is the stack of the target, with or without arguments: ustack, ustack(3), ustack(perf, 3).
 const builtinStack = "ustack"
+
+// NoStack is the number of the empty stack.
+const NoStack = math.MaxUint64
 
 const (
 	defaultDepth = 127 // frames, as in bpftrace
@@ -57,11 +61,20 @@ func (c *checker) stackCall(x *callExpr) Type {
 
 // stackType checks where a stack is asked for, and notes its depth.
 func (c *checker) stackType(t Type, b *exprBase) Type {
+	inTracer := 0
 	for _, a := range c.probe.attach {
 		if a.Kind == Begin || a.Kind == End || a.Kind == Interval {
-			c.diags.Errorf(b.span, "%s exists only in probes of the target", builtinStack).Note(a.Span, "this one runs in the tracer")
-			return badType
+			inTracer++
 		}
+	}
+	switch {
+	case inTracer == len(c.probe.attach) && inTracer > 0:
+		c.diags.Warnf(b.span, "%s is empty here: the probe does not run in a process", builtinStack)
+		b.con = constant{known: true, u: NoStack}
+		return t
+	case inTracer > 0:
+		c.diags.Errorf(b.span, "%s exists only in probes of the target", builtinStack).Note(c.probe.attach[0].Span, "not all of these are")
+		return badType
 	}
 	if c.stacks == nil {
 		c.stacks = map[int]bool{}

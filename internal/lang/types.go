@@ -44,6 +44,9 @@ const (
 	MAC
 	// User is a number of a user, printed as the name.
 	User
+	// Name is a number that is printed as what it names: Format is ErrorNames, SignalNames
+	// or CgroupPaths, which a ':' and a pattern may follow.
+	Name
 	// bad is the type of an expression with an error that was reported; it
 	// fits everywhere, so that no error is reported twice.
 	bad
@@ -105,6 +108,10 @@ func (t Type) String() string {
 	case Struct, Tuple, Record:
 		return t.Layout.String()
 	}
+	if t.Kind == Name {
+		name, _, _ := strings.Cut(t.Format, ":")
+		return name + "_t"
+	}
 	if name := kindNames[t.Kind]; name != "" {
 		return name
 	}
@@ -138,7 +145,7 @@ func (t Type) a() string {
 // isScalar reports whether a register can hold a value of the type.
 func (t Type) isScalar() bool {
 	switch t.Kind {
-	case Int, Bool, Pointer, Symbol, Stack, Time, User, Float, bad:
+	case Int, Bool, Pointer, Symbol, Stack, Time, User, Name, Float, bad:
 		return true
 	}
 	return false

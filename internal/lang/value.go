@@ -7,7 +7,7 @@ import (
 
 // Value is a value of the language, by the kind of its type:
 //
-//   - Int, Bool, Pointer, Symbol, Time, User: Int, extended to 64 bits by the
+//   - Int, Bool, Pointer, Symbol, Time, User, Name: Int, extended to 64 bits by the
 //     sign of the type
 //   - Float: Int has the bits of the float or double
 //   - String, Buffer: Str; Inet, MAC: Str has the 4, 16 or 6 bytes

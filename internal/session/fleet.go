@@ -175,6 +175,7 @@ func (s *Session) lookAtMembers(now time.Time) {
 		if now.After(m.pace.clock) {
 			m.pace.clock = now.Add(clockTime)
 			m.arena.Publish(m.clock, arena.ReadClock())
+			m.publishProcess()
 		}
 		m.mu.Unlock()
 	}

@@ -14,7 +14,8 @@ type remarks struct {
 // remarkTime is how often it is looked at.
 const remarkTime = 100 * time.Millisecond
 
-// tellRemarks tells what went wrong for the first time, and at the end how often.
+// tellRemarks tells what went wrong for the first time, and at the end how often if it did
+// so again.
 func (s *Session) tellRemarks(now time.Time, last bool) {
 	script := s.config.Script
 	i, any := script.RemarkMap()
@@ -35,19 +36,11 @@ func (s *Session) tellRemarks(now time.Time, last bool) {
 func (s *Session) tellRemark(n int, count uint64, last bool) {
 	told := &s.remarks.told[n]
 	report := s.config.Script.Remarks[n].Report(s.config.Script.Source)
-	switch {
-	case count > 0 && *told == 0:
-		if *told = 1; last {
-			*told = count
-		}
-		if last && count > 1 {
-			report.Text += fmt.Sprintf(" (%d times)", count)
-		}
-	case last && count > *told:
-		*told = count
-		report.Text += fmt.Sprintf(" (%d times)", count)
-	default:
+	if count == *told || *told > 0 && !last {
 		return
+	}
+	if *told = count; count > 1 {
+		report.Text += fmt.Sprintf(" (%d times)", count)
 	}
 	s.check(s.config.Sink.Report(report))
 }

@@ -16,6 +16,7 @@ import (
 	"trapless/internal/lang"
 	"trapless/internal/proc"
 	"trapless/internal/ptrace"
+	"trapless/internal/unix"
 )
 
 // How often the arena and the target are looked at.
@@ -151,6 +152,7 @@ func (s *Session) look(p *poller, now time.Time) bool {
 	if now.After(p.clock) {
 		p.clock = now.Add(clockTime)
 		s.arena.Publish(s.clock, arena.ReadClock())
+		s.publishProcess()
 	}
 	if s.fleet != nil || !alive {
 		return !s.stopped
@@ -319,6 +321,7 @@ func (s *Session) runKind(k lang.ProbeKind) error {
 // runOwn runs a program of the tracer.
 func (s *Session) runOwn(i int) error {
 	s.pull()
+	s.machine.CPU, s.machine.Node = unix.CPU()
 	err := s.machine.Run(s.programs[i], nil)
 	s.push()
 	return err

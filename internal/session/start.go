@@ -249,6 +249,7 @@ func (s *Session) begin() error {
 		TGID: pid, TID: pid, UIDGID: uint64(os.Getgid())<<32 | uint64(os.Getuid()), Comm: ownName(), Now: unix.Monotonic, Event: s.ownEvent, Entries: s.ownEntries}
 	s.arena.Publish(s.clock, arena.ReadClock())
 	s.publishUnwind()
+	s.publishProcess()
 	for _, c := range s.config.Contents {
 		if err := s.update(c.Map, c.Key, c.Value, 0); err != nil {
 			return err

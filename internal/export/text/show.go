@@ -45,6 +45,8 @@ func Value(v lang.Value) string {
 		return strings.ToUpper(hexBytes(v.Str, ":"))
 	case lang.User:
 		return userName(v.Int)
+	case lang.Name:
+		return nameOf(v)
 	case lang.None:
 		return "null"
 	}

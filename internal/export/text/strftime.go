@@ -4,15 +4,27 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"trapless/internal/unix"
 )
 
 // wallClock is the time of the day at a value of CLOCK_MONOTONIC.
-func wallClock(ns uint64) time.Time {
-	now := time.Now()
-	return now.Add(time.Duration(int64(ns - unix.Monotonic())))
+func wallClock(ns uint64) time.Time { return time.Unix(0, int64(ns)+clockOffset()) }
+
+var lastOffset atomic.Int64
+
+// clockOffset is the time of the day minus CLOCK_MONOTONIC, in nanoseconds. It is
+// measured each time, and stays what it was unless the clock was set, so that times have
+// the distances that they had.
+func clockOffset() int64 {
+	now := time.Now().UnixNano() - int64(unix.Monotonic())
+	if last := lastOffset.Load(); last != 0 && (time.Duration(now-last)).Abs() < 10*time.Millisecond {
+		return last
+	}
+	lastOffset.Store(now)
+	return now
 }
 
 // Strftime formats a time as strftime(3) does in the C locale. %f is the microsecond, as in bpftrace.

@@ -16,6 +16,8 @@ func (g *generator) helper(o *op) {
 		g.callRuntime(g.env.Runtime.clock)
 	case bpfasm.FnGetSmpProcessorId:
 		g.callRuntime(g.env.Runtime.cpu)
+	case bpfasm.FnGetNumaNodeId:
+		g.callRuntime(g.env.Runtime.node)
 	case bpfasm.FnGetPrandomU32:
 		g.callRuntime(g.env.Runtime.random)
 	case bpfasm.FnGetFuncIp:
@@ -132,7 +134,19 @@ func (g *generator) callHelper(o *op, d asm.Reg) {
 func (r *assembler) cpu() {
 	r.save(asm.RAX, asm.RCX, asm.RDX)
 	r.Rdtscp()
-	r.OpRI(asm.And, 4, asm.RCX, 1<<12-1)
+	r.OpRI(asm.And, 4, asm.RCX, 1<<cpuBits-1)
+	r.Store(8, r.arg(0), asm.RCX)
+	r.end()
+}
+
+// cpuBits is the number of those bits. The others are the number of the NUMA node.
+const cpuBits = 12
+
+// numaNode tells the NUMA node of that processor.
+func (r *assembler) numaNode() {
+	r.save(asm.RAX, asm.RCX, asm.RDX)
+	r.Rdtscp()
+	r.ShiftI(asm.Shr, 4, asm.RCX, cpuBits)
 	r.Store(8, r.arg(0), asm.RCX)
 	r.end()
 }

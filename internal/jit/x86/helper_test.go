@@ -151,6 +151,9 @@ func TestIdentityHelpers(t *testing.T) {
 	if n := call(bpfasm.FnGetSmpProcessorId); n > 1<<12 {
 		t.Errorf("get_smp_processor_id is %d", n)
 	}
+	if n := call(bpfasm.FnGetNumaNodeId); n > 1<<10 {
+		t.Errorf("get_numa_node_id is %d", n)
+	}
 	if a, b := call(bpfasm.FnGetPrandomU32), call(bpfasm.FnGetPrandomU32); a == b || a>>32 != 0 {
 		t.Errorf("get_prandom_u32 is %#x and %#x", a, b)
 	}

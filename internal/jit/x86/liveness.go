@@ -106,7 +106,7 @@ func (u *unit) hasEffect(o *op, stackOut *byteSet) bool {
 		return stackOut.intersects(p.Off+o.in.Off, o.in.Size) || o.defs&o.liveOut != 0
 	case bpf.CallHelper:
 		switch o.in.Helper() {
-		case bpf.HelperGetCurrentPidTgid, bpf.HelperBitLength, bpfasm.FnKtimeGetNs, bpfasm.FnKtimeGetCoarseNs, bpfasm.FnGetSmpProcessorId,
+		case bpf.HelperGetCurrentPidTgid, bpf.HelperBitLength, bpfasm.FnKtimeGetNs, bpfasm.FnKtimeGetCoarseNs, bpfasm.FnGetSmpProcessorId, bpfasm.FnGetNumaNodeId,
 			bpfasm.FnGetPrandomU32, bpfasm.FnGetFuncIp, bpfasm.FnGetAttachCookie, bpfasm.FnRingbufDiscard, bpfasm.FnRingbufQuery, bpfasm.FnMapLookupPercpuElem:
 		case bpf.HelperMapCell:
 			// A hash enters the key.

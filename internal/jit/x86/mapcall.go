@@ -15,7 +15,7 @@ import (
 // only for programs that call such.
 func isRoutine(h bpfasm.BuiltinFunc) bool {
 	switch h {
-	case bpfasm.FnMapLookupElem, bpfasm.FnMapUpdateElem, bpfasm.FnMapDeleteElem, bpfasm.FnGetSmpProcessorId, bpfasm.FnGetPrandomU32,
+	case bpfasm.FnMapLookupElem, bpfasm.FnMapUpdateElem, bpfasm.FnMapDeleteElem, bpfasm.FnGetSmpProcessorId, bpfasm.FnGetNumaNodeId, bpfasm.FnGetPrandomU32,
 		bpfasm.FnRingbufSubmit, bpfasm.FnPerfEventOutput, bpfasm.FnTracePrintk, bpfasm.FnTraceVprintk, bpf.HelperStackID,
 		bpfasm.FnGetStack, bpfasm.FnGetStackid, bpfasm.FnForEachMapElem, bpfasm.FnMapLookupPercpuElem:
 		return true

@@ -24,6 +24,7 @@ type Runtime struct {
 
 	// When Env.Helpers is set:
 	cpu     abi.Addr // () number of the processor
+	node    abi.Addr // () its NUMA node
 	random  abi.Addr // () 32 bits
 	output  abi.Addr // (address of the data, size, slot, map number plus one) 0 or an error; only with rings
 	maps    []mapRoutines
@@ -70,6 +71,8 @@ func NewRuntime(base abi.Addr, env *Env) ([]byte, *Runtime, error) {
 		}
 		rt.cpu = r.begin()
 		r.cpu()
+		rt.node = r.begin()
+		r.numaNode()
 		rt.random = r.begin()
 		r.random()
 		if env.Layout.RingSize != 0 {
