@@ -48,7 +48,7 @@ func readScriptCases(t *testing.T, path string) []scriptCase {
 	}
 	var all []scriptCase
 	for _, block := range strings.Split("\n"+string(text), "\n=== ")[1:] {
-		head, rest, ok := strings.Cut(block, "\n--- script\n")
+		head, rest, ok := strings.Cut(block+"\n", "\n--- script\n")
 		script, output, ok2 := strings.Cut(rest, "\n--- output\n")
 		output, errors, ok3 := strings.Cut(output, "--- errors\n")
 		if !ok2 {
