@@ -75,6 +75,10 @@ type CompileOptions struct {
 
 	Named map[string]string // the script's own options, which getopt() reads
 
+	// DebugDirs are directories, or files, in which separate debug information is looked for, too, before the places
+	// where distributions have it.
+	DebugDirs []string
+
 	// Clock is the map, as '@ts', that holds the time in nanoseconds which tseries() sees, for tests of scripts;
 	// the real time if it is empty.
 	Clock string
@@ -364,6 +368,8 @@ func (s *Script) AttachPoints() []string {
 }
 
 // List writes the probes that fit a pattern, one a line: TYPE:FILE:FUNCTION, in which
-// '*' stands for any characters. With a process, not 0, files are those that it has
-// mapped.
-func List(w io.Writer, pattern string, pid int) error { return session.List(w, pattern, pid) }
+// '*' stands for any characters. With a process, files are those that it has mapped.
+func List(w io.Writer, pattern string, o ListOptions) error { return session.List(w, pattern, o) }
+
+// ListOptions say what List lists.
+type ListOptions = session.ListOptions

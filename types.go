@@ -15,9 +15,9 @@ import (
 // types are those of the target: of a process, or of a program that will be started.
 func (o *CompileOptions) types() *debuginfo.Source {
 	if o.PID > 0 {
-		return debuginfo.New(proc.Path(o.PID, "root"), func(a *lang.AttachPoint) string { return fileOfProcess(o.PID, a) })
+		return debuginfo.New(proc.Path(o.PID, "root"), func(a *lang.AttachPoint) string { return fileOfProcess(o.PID, a) }, o.DebugDirs...)
 	}
-	return debuginfo.New("", func(a *lang.AttachPoint) string { return fileOfProgram(o.Program, a) })
+	return debuginfo.New("", func(a *lang.AttachPoint) string { return fileOfProgram(o.Program, a) }, o.DebugDirs...)
 }
 
 // fileOfProcess is the path, in the process's file system, of the file that an attach point names.

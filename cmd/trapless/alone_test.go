@@ -4,6 +4,8 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+
+	"trapless/internal/testkit"
 )
 
 // Scripts whose programs all run in the tracer need no target, and end when nothing is left to come.
@@ -79,5 +81,14 @@ func TestListing(t *testing.T) {
 	res = runToEnd(t, "trace", "-l", "-e", "uprobe:"+program+":main.main { } uretprobe:"+program+":main.newRo*t { }")
 	if want := "uprobe:" + program + ":main.main\nuretprobe:" + program + ":main.newRoot\n"; res.stdout != want {
 		t.Errorf("of a script: %q, want %q (%s)", res.stdout, want, res.stderr)
+	}
+	types := testkit.Compile(t, "types.c")
+	res = runToEnd(t, "trace", "-lv", "uprobe:"+types+":by_*", "--debuginfo", "/nowhere")
+	if want := "uprobe:" + types + ":by_value\n    struct point p\n    int after\n"; res.stdout != want {
+		t.Errorf("with parameters: %q, want %q (%s)", res.stdout, want, res.stderr)
+	}
+	res = runToEnd(t, "trace", "-l", "-v", "uretprobe:"+types+":mix")
+	if want := "uretprobe:" + types + ":mix\n    double retval\n"; res.stdout != want {
+		t.Errorf("with a result: %q, want %q (%s)", res.stdout, want, res.stderr)
 	}
 }

@@ -54,7 +54,6 @@ func TestBadUsage(t *testing.T) {
 		{"trace|--nonsense", "unknown flag: --nonsense"},
 		{"trace|-c|a 'b|-e|BEGIN { }", "a quote or a backslash is not closed"},
 		{"trace|--include|stdio.h|-e|BEGIN { }", "headers are not read"},
-		{"trace|--debuginfo|debug|-e|BEGIN { }", "--debuginfo is not available"},
 		{"clean", "give the process with -p PID"},
 		{"clean|-p|1|more", `takes no argument "more"`},
 		{"nonsense", `unknown command "nonsense"`},

@@ -72,7 +72,7 @@ func (f *traceFlags) register(c *cobra.Command) {
 	fl.BoolVarP(&f.version, "version", "V", false, "tell the version")
 	fl.StringArrayVar(&f.include, "include", nil, "not available: declare the structures in the script")
 	fl.StringArrayVarP(&f.dirs, "include-dir", "I", nil, "not available, as --include")
-	fl.StringArrayVar(&f.debuginfo, "debuginfo", nil, "not available: separate debug information is looked for in /usr/lib/debug")
+	fl.StringArrayVar(&f.debuginfo, "debuginfo", nil, "look for separate debug information in these directories (DIR:DIR), too")
 	fl.StringVar(&f.filter, "probe-filter", "", "run only probes whose name fits this regular expression")
 	fl.BoolVar(&f.breaks, "breakpoints", false, "allow a breakpoint where no jump is possible; it kills a thread that blocks SIGTRAP")
 	fl.BoolVar(&f.hold, "hold", false, "without -p and -c: hold programs in execve until they are probed, so that no call is missed; until then they die with the tracer")
@@ -120,8 +120,6 @@ func (f *traceFlags) unavailable() error {
 	switch {
 	case len(f.include)+len(f.dirs) > 0:
 		return usageError{error: errors.New("headers are not read: declare the structures that they define in the script, or let the program's debug information tell")}
-	case len(f.debuginfo) > 0:
-		return usageError{error: errors.New("--debuginfo is not available: put separate debug information where it is looked for, /usr/lib/debug or beside the program")}
 	case f.mode != "" || f.test || f.bench:
 		return usageError{error: errors.New("--mode, --test, --bench, --aot and --emit-... are about bpftrace's own compiler; there is nothing like them here")}
 	}
@@ -158,7 +156,7 @@ func (f *traceFlags) compile(args []string) (*trapless.Script, error) {
 	if err != nil {
 		return nil, usageError{error: fmt.Errorf("Invalid --probe-filter regex '%s': %w", f.filter, err)}
 	}
-	options := trapless.CompileOptions{Params: params, Unsafe: f.unsafe, Checks: f.warnings, Config: environment(os.Environ()), PID: f.pid, Named: named, Clock: os.Getenv(clockVar)}
+	options := trapless.CompileOptions{Params: params, Unsafe: f.unsafe, Checks: f.warnings, Config: environment(os.Environ()), PID: f.pid, Named: named, Clock: os.Getenv(clockVar), DebugDirs: f.debugDirs()}
 	if argv, err := splitCommand(f.command); err == nil && len(argv) > 0 { // else the start of it will fail
 		options.Program = argv[0]
 	}
@@ -176,6 +174,11 @@ func (f *traceFlags) compile(args []string) (*trapless.Script, error) {
 		fmt.Print(script.Listing())
 	}
 	return script, nil
+}
+
+// debugDirs are the directories of --debuginfo.
+func (f *traceFlags) debugDirs() []string {
+	return strings.FieldsFunc(strings.Join(f.debuginfo, ":"), func(r rune) bool { return r == ':' })
 }
 
 // clockVar is how bpftrace's own tests tell which map holds the time that tseries() sees.

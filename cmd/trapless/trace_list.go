@@ -31,7 +31,7 @@ func (f *traceFlags) listProbes(args []string) error {
 	}
 	w := bufio.NewWriter(os.Stdout)
 	for _, p := range patterns {
-		if err := trapless.List(w, strings.TrimSpace(p), f.pid); err != nil {
+		if err := trapless.List(w, strings.TrimSpace(p), trapless.ListOptions{PID: f.pid, Parameters: f.verbose, DebugDirs: f.debugDirs()}); err != nil {
 			return err
 		}
 	}

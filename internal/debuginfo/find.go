@@ -11,6 +11,7 @@ import (
 	"io"
 	"os"
 	"path"
+	"slices"
 
 	"trapless/internal/image"
 )
@@ -30,22 +31,33 @@ type File struct {
 func (f *File) Close() { f.file.Close() }
 
 // Find looks for the separate file of a program or library: by its build id, or by the name and checksum that it
-// gives. root is where the target's file system begins, "" for ours; name is the file's path there. It is nil if
-// there is none.
-func Find(root, name string, of *image.File) *File {
+// gives. root is where the target's file system begins, "" for ours; name is the file's path there. dirs are
+// directories of ours that are searched first, or files; a relative one is also that below the directory of the file.
+// It is nil if there is none.
+func Find(root, name string, of *image.File, dirs ...string) *File {
+	link, sum := of.DebugLink()
+	for _, d := range slices.Clone(dirs) {
+		if !path.IsAbs(d) {
+			dirs = append(dirs, root+path.Join(path.Dir(name), d))
+		}
+	}
 	if id := of.BuildID; len(id) > 1 {
-		text := hex.EncodeToString(id)
-		at := path.Join(directory, ".build-id", text[:2], text[2:]+".debug")
-		same := func(f *File) bool { return string(f.Image.BuildID) == string(id) }
-		for _, root := range []string{root, ""} {
-			if f := open(root+at, same); f != nil {
+		same := func(f *File) bool {
+			return string(f.Image.BuildID) == string(id) && (f.Image.HasDWARF() || f.Image.HasSymtab())
+		}
+		for _, at := range byBuildID(root, name, link, hex.EncodeToString(id), dirs) {
+			if f := open(at, same); f != nil {
 				return f
 			}
 		}
 	}
-	link, sum := of.DebugLink()
 	if link == "" {
 		return nil
+	}
+	for _, d := range dirs {
+		if f := open(path.Join(d, link), func(f *File) bool { return f.checksum() == sum }); f != nil {
+			return f
+		}
 	}
 	dir := path.Dir(name)
 	for _, at := range []string{path.Join(dir, link), path.Join(dir, ".debug", link), path.Join(directory, dir, link)} {
@@ -57,6 +69,21 @@ func Find(root, name string, of *image.File) *File {
 		}
 	}
 	return nil
+}
+
+// byBuildID are the paths at which a file with the same build id may lie: by the id, or in dirs by the names that
+// objcopy and distributions give.
+func byBuildID(root, name, link, id string, dirs []string) []string {
+	var out []string
+	own := path.Join(".build-id", id[:2], id[2:]+".debug")
+	for _, d := range dirs {
+		base := path.Base(name)
+		out = append(out, d, path.Join(d, own), path.Join(d, base+".debug"), path.Join(d, base))
+		if link != "" {
+			out = append(out, path.Join(d, link))
+		}
+	}
+	return append(out, root+path.Join(directory, own), path.Join(directory, own))
 }
 
 // open opens a file that is the one that is meant.

@@ -19,6 +19,8 @@ func (fn *function) entryRegister(e *dwarf.Entry) (uint64, bool) {
 		expr = at
 	case int64:
 		expr = fn.lists.at(uint64(at), fn.at, fn.unit)
+	case uint64: // the number of a list (DWARF 5, 7.29)
+		expr = fn.lists.numbered(at, fn.at, fn.unit)
 	}
 	if len(expr) == 1 && expr[0] >= opReg0 && expr[0] < opReg0+32 {
 		return uint64(expr[0] - opReg0), true
@@ -74,6 +76,21 @@ func (l *locationLists) at(off, pc uint64, unit unitBase) []byte {
 		return expr
 	}
 	return l.inLoc(off, pc, unit)
+}
+
+// numbered is the expression of a list that is named by its number: the offset of it, from where these lie, lies there.
+func (l *locationLists) numbered(n, pc uint64, unit unitBase) []byte {
+	base := uint64(unit.listsBase)
+	if base == 0 || base > uint64(len(l.loclists)) || n > uint64(len(l.loclists)) {
+		return nil
+	}
+	r := reader{l.loclists[base:], true}
+	r.take(4 * n)
+	off := r.fixed(4)
+	if !r.ok {
+		return nil
+	}
+	return l.inLoclists(base+off, pc, unit)
 }
 
 // inLoc reads a list of DWARF 4 (2.6.2).

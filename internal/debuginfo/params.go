@@ -15,14 +15,11 @@ func (s *Source) Args(a *lang.AttachPoint) (args *lang.Layout, result lang.Type,
 	if f == nil || a.Wildcard || a.Func == "" || a.Offset != 0 {
 		return nil, lang.Type{}, false
 	}
-	if f.functions == nil {
-		fs, err := f.image.Functions()
-		if err != nil {
-			return nil, lang.Type{}, false
-		}
-		f.functions = fs
+	fs, err := f.functionTable()
+	if err != nil {
+		return nil, lang.Type{}, false
 	}
-	found, err := f.functions.Lookup(a.Func)
+	found, err := fs.Lookup(a.Func)
 	if err != nil || len(found) == 0 || found[0].Go {
 		return nil, lang.Type{}, false
 	}
@@ -30,27 +27,53 @@ func (s *Source) Args(a *lang.AttachPoint) (args *lang.Layout, result lang.Type,
 	return args, result, err == nil && args != nil
 }
 
+// functionTable are the functions of the file.
+func (f *debugFile) functionTable() (*image.Functions, error) {
+	if f.functions == nil {
+		fs, err := f.image.Functions()
+		if err != nil {
+			return nil, err
+		}
+		f.functions = fs
+	}
+	return f.functions, nil
+}
+
 // parameters are those of the function that begins at an address; nil without an error if nothing is known.
 func (f *debugFile) parameters(at image.VAddr) (args *lang.Layout, result lang.Type, err error) {
 	defer caught(&err)
-	r := f.data.Reader()
-	unit, err := r.SeekPC(uint64(at))
-	if err != nil {
+	fn, r, err := f.function(at)
+	if err != nil || fn == nil {
 		return nil, result, err
 	}
-	base, _ := unit.Val(dwarf.AttrLowpc).(uint64)
-	addrBase, _ := unit.Val(dwarf.AttrAddrBase).(int64)
+	return fn.read(r)
+}
+
+// function finds the function that begins at an address. The reader has passed its entry. It is nil without an error
+// if it is not known.
+func (f *debugFile) function(at image.VAddr) (*function, *dwarf.Reader, error) {
+	r := f.main.data.Reader()
+	unit, err := r.SeekPC(uint64(at))
+	if err != nil {
+		return nil, nil, err
+	}
+	p, base := f.main, baseOf(unit)
+	if split := f.split(unit); split != nil {
+		p, base, r = split, split.unit, split.data.Reader()
+		if unit, err = r.Next(); err != nil || unit == nil {
+			return nil, nil, err
+		}
+	}
 	last := unit.Offset
 	for {
 		e, err := r.Next()
 		if err != nil || e == nil || e.Tag == dwarf.TagCompileUnit || e.Tag != 0 && e.Offset <= last {
-			return nil, result, err
+			return nil, nil, err
 		}
 		last = max(last, e.Offset) // a crafted file may lead back
 		if e.Tag == dwarf.TagSubprogram {
 			if low, ok := e.Val(dwarf.AttrLowpc).(uint64); ok && low == uint64(at) {
-				fn := function{debugFile: f, entry: e, at: uint64(at), unit: unitBase{base, addrBase}}
-				return fn.read(r)
+				return &function{part: p, entry: e, at: uint64(at), unit: base}, r, nil
 			}
 			r.SkipChildren()
 		}
@@ -59,13 +82,22 @@ func (f *debugFile) parameters(at image.VAddr) (args *lang.Layout, result lang.T
 
 // unitBase is what location lists of a unit are relative to.
 type unitBase struct {
-	low      uint64
-	addrBase int64
+	low       uint64
+	addrBase  int64
+	listsBase int64 // of the lists that are named by numbers
+}
+
+func baseOf(unit *dwarf.Entry) unitBase {
+	var b unitBase
+	b.low, _ = unit.Val(dwarf.AttrLowpc).(uint64)
+	b.addrBase, _ = unit.Val(dwarf.AttrAddrBase).(int64)
+	b.listsBase, _ = unit.Val(dwarf.AttrLoclistsBase).(int64)
+	return b
 }
 
 // function is a subprogram that is read.
 type function struct {
-	*debugFile
+	*part
 	entry *dwarf.Entry
 	at    uint64
 	unit  unitBase

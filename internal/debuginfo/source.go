@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"strings"
 
 	"trapless/internal/image"
 	"trapless/internal/lang"
@@ -14,7 +13,8 @@ import (
 // Source knows the types of the files that a script's attach points name. It reads a file when something in it
 // is asked for. It implements lang.TypeSource.
 type Source struct {
-	root    string // of the target's file system
+	root    string   // of the target's file system
+	dirs    []string // where separate files are looked for, too
 	resolve func(*lang.AttachPoint) string
 	files   map[string]*debugFile // by path; nil for one without debug information
 	order   []*debugFile
@@ -22,19 +22,19 @@ type Source struct {
 }
 
 // New makes a source. resolve is the path of the file that an attach point names, in the file system at root, ""
-// if it is none.
-func New(root string, resolve func(*lang.AttachPoint) string) *Source {
-	return &Source{root: root, resolve: resolve, files: map[string]*debugFile{}}
+// if it is none. dirs are directories of ours, or files, in which separate debug information is looked for, too.
+func New(root string, resolve func(*lang.AttachPoint) string, dirs ...string) *Source {
+	return &Source{root: root, dirs: dirs, resolve: resolve, files: map[string]*debugFile{}}
 }
 
 // debugFile is a file with debug information.
 type debugFile struct {
+	path      string // where it was opened
 	image     *image.File
-	data      *dwarf.Data
-	lists     locationLists
-	layouts   map[*dwarf.StructType]*lang.Layout // that were made
-	depth     int
-	byName    map[string]dwarf.Offset
+	from      *image.File // that has the debug information: itself, or a separate one
+	main      *part
+	splits    map[dwarf.Offset]*part // by the units that stand for them; nil where there is none
+	pack      *pack                  // of the splits; nil if there is none
 	functions *image.Functions
 	file      *os.File
 	separate  *File
@@ -82,21 +82,26 @@ func (s *Source) fileOf(a *lang.AttachPoint) *debugFile {
 }
 
 func (s *Source) open(name string) *debugFile {
+	f, _ := s.tryOpen(name) // without one there are no types
+	return f
+}
+
+func (s *Source) tryOpen(name string) (*debugFile, error) {
 	file, err := os.Open(s.root + name)
 	if err != nil {
-		return nil
+		return nil, err
 	}
-	f := &debugFile{file: file}
-	if err := f.read(s.root, name); err != nil {
+	f := &debugFile{file: file, path: s.root + name}
+	if err := f.read(s.root, name, s.dirs); err != nil {
 		f.close()
-		return nil
+		return nil, err
 	}
-	return f
+	return f, nil
 }
 
 var errNone = errors.New("no debug information")
 
-func (f *debugFile) read(root, name string) error {
+func (f *debugFile) read(root, name string, dirs []string) error {
 	st, err := f.file.Stat()
 	if err != nil {
 		return err
@@ -104,40 +109,23 @@ func (f *debugFile) read(root, name string) error {
 	if f.image, err = image.New(f.file, st.Size()); err != nil {
 		return err
 	}
-	f.separate = Find(root, name, f.image)
+	f.separate = Find(root, name, f.image, dirs...)
 	if f.separate != nil && !f.image.HasSymtab() {
 		f.image.AddSymbols(f.separate.Image)
 	}
-	from := f.image
-	if !from.HasDWARF() && f.separate != nil {
-		from = f.separate.Image
+	f.from = f.image
+	if !f.from.HasDWARF() && f.separate != nil {
+		f.from, f.path = f.separate.Image, f.separate.Path
 	}
-	if !from.HasDWARF() {
+	if !f.from.HasDWARF() {
 		return errNone
 	}
-	sections, err := from.DWARFSections()
+	sections, err := f.from.DWARFSections()
 	if err != nil {
 		return err
 	}
-	return f.parse(sections)
-}
-
-// parse begins to read debug information.
-func (f *debugFile) parse(sections map[string][]byte) (err error) {
-	defer caught(&err)
-	f.data, err = dwarf.New(sections["abbrev"], nil, nil, sections["info"], sections["line"], nil, sections["ranges"], sections["str"])
-	if err != nil {
-		return err
-	}
-	for _, name := range []string{"addr", "line_str", "str_offsets", "rnglists", "loclists", "types"} {
-		if b := sections[name]; b != nil {
-			if err := f.data.AddSection(".debug_"+name, b); err != nil {
-				return err
-			}
-		}
-	}
-	f.lists = locationLists{sections["loc"], sections["loclists"], sections["addr"]}
-	return nil
+	f.main, err = newPart(sections)
+	return err
 }
 
 // caught makes an error of a panic of debug/dwarf.
@@ -154,68 +142,14 @@ func (s *Source) Named(name string) (lang.Type, bool) {
 	}
 	s.used = nil
 	for _, f := range s.order {
-		if t, ok := f.named(name); ok {
+		if t, ok := f.main.named(name); ok {
 			return t, true
+		}
+		for _, p := range f.allSplits() {
+			if t, ok := p.named(name); ok {
+				return t, true
+			}
 		}
 	}
 	return lang.Type{}, false
-}
-
-func (f *debugFile) named(name string) (t lang.Type, ok bool) {
-	var err error
-	defer func() { ok = ok && err == nil }()
-	defer caught(&err)
-	if f.byName == nil {
-		f.byName = map[string]dwarf.Offset{}
-		f.index()
-	}
-	at, ok := f.byName[name]
-	if !ok {
-		return t, false
-	}
-	d, err := f.data.Type(at)
-	if err != nil {
-		return t, false
-	}
-	return f.convert(d), true
-}
-
-// index notes where the types with names are that are complete, of each name the first.
-func (f *debugFile) index() {
-	r := f.data.Reader()
-	for last := dwarf.Offset(0); ; {
-		e, err := r.Next()
-		if e == nil || err != nil || e.Tag != 0 && e.Offset < last {
-			return
-		}
-		if e.Tag == 0 { // the end of some children
-			continue
-		}
-		last = e.Offset + 1 // a crafted file may lead back
-		switch e.Tag {
-		case dwarf.TagCompileUnit, dwarf.TagNamespace:
-			continue // what is inside
-		case dwarf.TagStructType, dwarf.TagClassType, dwarf.TagUnionType, dwarf.TagEnumerationType, dwarf.TagTypedef, dwarf.TagBaseType:
-			f.note(e)
-		}
-		r.SkipChildren()
-	}
-}
-
-func (f *debugFile) note(e *dwarf.Entry) {
-	name, _ := e.Val(dwarf.AttrName).(string)
-	if declared, _ := e.Val(dwarf.AttrDeclaration).(bool); name == "" || declared {
-		return
-	}
-	tag := map[dwarf.Tag]string{dwarf.TagStructType: "struct ", dwarf.TagClassType: "struct ", dwarf.TagUnionType: "union ",
-		dwarf.TagEnumerationType: "enum "}[e.Tag]
-	names := []string{tag + name}
-	if tag != "" && !strings.Contains(name, "<") {
-		names = append(names, name) // C++ needs no tag
-	}
-	for _, n := range names {
-		if _, known := f.byName[n]; !known {
-			f.byName[n] = e.Offset
-		}
-	}
 }

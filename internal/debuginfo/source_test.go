@@ -197,12 +197,13 @@ func FuzzDWARF(f *testing.F) {
 			changed[name] = b
 		}
 		changed["info"], changed["abbrev"], changed["loclists"] = info, abbrev, loclists
-		file := &debugFile{image: img, functions: fs}
-		if err := file.parse(changed); err != nil {
+		main, err := newPart(changed)
+		if err != nil {
 			return
 		}
+		file := &debugFile{image: img, functions: fs, main: main}
 		for _, name := range []string{"struct shape", "enum colour", "number"} {
-			if typ, ok := file.named(name); ok {
+			if typ, ok := file.main.named(name); ok {
 				_ = typ.String()
 			}
 		}

@@ -7,15 +7,15 @@ import (
 )
 
 // convert makes a type of the language. A type that the language does not have is bytes.
-func (f *debugFile) convert(d dwarf.Type) lang.Type {
+func (p *part) convert(d dwarf.Type) lang.Type {
 	if d == nil {
 		return lang.Type{}
 	}
-	if f.depth++; f.depth > maxDepth || !ends(d) {
-		f.depth--
+	if p.depth++; p.depth > maxDepth || !ends(d) {
+		p.depth--
 		return bytesOf(0)
 	}
-	defer func() { f.depth-- }()
+	defer func() { p.depth-- }()
 	size := uint8(d.Size())
 	switch d := d.(type) {
 	case *dwarf.CharType, *dwarf.IntType:
@@ -29,22 +29,22 @@ func (f *debugFile) convert(d dwarf.Type) lang.Type {
 			return lang.Type{Kind: lang.Float, Size: size, Signed: true}
 		}
 	case *dwarf.PtrType:
-		elem := f.pointee(d.Type)
+		elem := p.pointee(d.Type)
 		return lang.Type{Kind: lang.Pointer, Size: 8, Elem: &elem}
 	case *dwarf.StructType:
-		return lang.Type{Kind: lang.Struct, Layout: f.layout(d)}
+		return lang.Type{Kind: lang.Struct, Layout: p.layout(d)}
 	case *dwarf.ArrayType:
 		if _, text := strip(d.Type).(*dwarf.CharType); text && d.Count > 0 {
 			return lang.Type{Kind: lang.String, Len: int(d.Count)}
 		}
-		elem := f.convert(d.Type)
+		elem := p.convert(d.Type)
 		return lang.Type{Kind: lang.Array, Count: int(max(d.Count, 0)), Elem: &elem}
 	case *dwarf.EnumType:
-		return f.enum(d)
+		return p.enum(d)
 	case *dwarf.TypedefType:
-		return f.convert(d.Type)
+		return p.convert(d.Type)
 	case *dwarf.QualType:
-		return f.convert(d.Type)
+		return p.convert(d.Type)
 	case *dwarf.VoidType, *dwarf.FuncType, *dwarf.UnspecifiedType, nil:
 		return lang.Type{}
 	case *dwarf.UnsupportedType:
@@ -83,32 +83,32 @@ func bytesOf(n int) lang.Type {
 }
 
 // pointee converts what a pointer points to. A struct need not be there.
-func (f *debugFile) pointee(d dwarf.Type) lang.Type {
+func (p *part) pointee(d dwarf.Type) lang.Type {
 	if d == nil {
 		return lang.Type{}
 	}
-	return f.convert(d)
+	return p.convert(d)
 }
 
 // layout makes a struct's layout, once: it may point to itself.
-func (f *debugFile) layout(d *dwarf.StructType) *lang.Layout {
+func (p *part) layout(d *dwarf.StructType) *lang.Layout {
 	kind := d.Kind
 	if kind == "class" {
 		kind = "struct"
 	}
-	if l := f.layouts[d]; l != nil {
+	if l := p.layouts[d]; l != nil {
 		return l
 	}
 	l := lang.NewLayout(kind + " " + d.StructName)
-	if f.layouts == nil {
-		f.layouts = map[*dwarf.StructType]*lang.Layout{}
+	if p.layouts == nil {
+		p.layouts = map[*dwarf.StructType]*lang.Layout{}
 	}
-	f.layouts[d] = l
+	p.layouts[d] = l
 	if d.Incomplete {
-		if at, ok := f.byName[kind+" "+d.StructName]; ok { // another unit has it
-			if whole, err := f.data.Type(at); err == nil {
+		if at, ok := p.byName[kind+" "+d.StructName]; ok { // another unit has it
+			if whole, err := p.data.Type(at); err == nil {
 				if s, ok := whole.(*dwarf.StructType); ok && !s.Incomplete {
-					return f.layout(s)
+					return p.layout(s)
 				}
 			}
 		}
@@ -116,7 +116,7 @@ func (f *debugFile) layout(d *dwarf.StructType) *lang.Layout {
 	}
 	var fields []lang.Field
 	for _, m := range d.Field {
-		field := lang.Field{Name: m.Name, Type: f.convert(m.Type), Offset: int(m.ByteOffset)}
+		field := lang.Field{Name: m.Name, Type: p.convert(m.Type), Offset: int(m.ByteOffset)}
 		if m.BitSize > 0 {
 			field.Bits = int(m.BitSize)
 			bit := m.DataBitOffset
@@ -156,7 +156,7 @@ func alignment(d dwarf.Type, depth int) int64 {
 	return min(max(d.Size(), 1), 16)
 }
 
-func (f *debugFile) enum(d *dwarf.EnumType) lang.Type {
+func (p *part) enum(d *dwarf.EnumType) lang.Type {
 	e := &lang.Enum{Name: "enum " + d.EnumName}
 	signed := false
 	for _, v := range d.Val {

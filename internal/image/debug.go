@@ -13,7 +13,7 @@ import (
 )
 
 // NewDebug reads a file that has the symbols and the debug information of another one, which was stripped of
-// them. It is not loaded, so it has no segments that could be checked.
+// them, or an object file. It is not loaded, so it has no segments that could be checked.
 func NewDebug(r io.ReaderAt, size int64) (*File, error) {
 	f := &File{r: r, size: uint64(max(size, 0))}
 	header, err := f.readHeader()

@@ -78,6 +78,9 @@ const (
 func New(r io.ReaderAt, size int64) (*File, error) {
 	f := &File{r: r, size: uint64(max(size, 0))}
 	header, err := f.readHeader()
+	if err == nil && elf.Type(header.Type) != elf.ET_EXEC && elf.Type(header.Type) != elf.ET_DYN {
+		err = &FormatError{ErrType, fmt.Sprintf("its type is %v", elf.Type(header.Type))}
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -112,9 +115,6 @@ func (f *File) readHeader() (*elf.Header64, error) {
 	}
 	if m := elf.Machine(h.Machine); m != elf.EM_X86_64 {
 		return nil, &FormatError{ErrMachine, fmt.Sprintf("made for %v; trapless runs on x86-64", m)}
-	}
-	if t := elf.Type(h.Type); t != elf.ET_EXEC && t != elf.ET_DYN {
-		return nil, &FormatError{ErrType, fmt.Sprintf("its type is %v", t)}
 	}
 	return &h, nil
 }

@@ -32,8 +32,8 @@ func (k ProbeKind) String() string {
 }
 
 // AttachPoint is where a script wants a probe, as the script says it: nothing
-// is looked up. Exactly one of Func and Addr is set for a Uprobe
-// and for a Uretprobe. A Usdt has Provider and Func, the probe's name.
+// is looked up, but for a line of source (Source). Of Func and Addr exactly one is set
+// for a Uprobe and for a Uretprobe. A Usdt has Provider and Func, the probe's name.
 type AttachPoint struct {
 	Kind   ProbeKind
 	Path   string // file, short name of a library, or empty: the target's own executable
@@ -41,6 +41,9 @@ type AttachPoint struct {
 	Offset uint64 // bytes after the start of Func
 	Addr   uint64 // address as in the file's symbol table, before any relocation
 	Every  time.Duration
+
+	Source       string // the file that Line is of, by the end of its path; empty if Func or Addr say it all
+	Line, Column int    // Column is 0 for any
 
 	Provider string // of a Usdt; each '*' stands for any characters
 
@@ -165,8 +168,6 @@ func (r *attachReader) split(start int) bool {
 			r.put(c, true)
 		case c == ':':
 			r.cut(start + i)
-		case c == '@':
-			return r.unsupported(diag.Span{Start: start + i, End: start + len(raw)}, "attaching to a line of source")
 		case c == '$' && i+1 < len(raw) && isDigit(raw[i+1]):
 			end := i + 1
 			for end < len(raw) && isDigit(raw[end]) {
@@ -268,6 +269,9 @@ func (r *attachReader) read() bool {
 // uprobe reads PATH:FUNCTION[+OFFSET], PATH:ADDRESS, or either without PATH.
 func (r *attachReader) uprobe() bool {
 	args := r.parts[1:]
+	if found, ok := r.line(args); found {
+		return ok
+	}
 	switch len(args) {
 	case 1: // the function alone
 	case 2:
@@ -292,6 +296,46 @@ func (r *attachReader) uprobe() bool {
 	}
 	return r.function(args[len(args)-1])
 }
+
+// line reads PATH@FILE:LINE or PATH@FILE:LINE:COLUMN, and says whether it is one of them.
+func (r *attachReader) line(args []attachPart) (found, ok bool) {
+	if len(args) < 2 || len(args) > 3 || len(args) == 3 && !isNumber(args[2].text) || !isNumber(args[1].text) {
+		return false, false
+	}
+	at := -1
+	for i, c := range []byte(args[0].text) {
+		if c == '@' && !args[0].quoted[i] {
+			at = i
+		}
+	}
+	if at < 0 {
+		return false, false
+	}
+	numbers := []int{0, 0}
+	for i, a := range args[1:] {
+		n, err := parseInt(a.text)
+		if err != nil || n == 0 || n > 1<<30 {
+			r.errorf(a.span, "lines and columns are numbered from 1")
+			return true, false
+		}
+		numbers[i] = int(n)
+	}
+	r.ap.Path, r.ap.Source, r.ap.Line, r.ap.Column = args[0].text[:at], args[0].text[at+1:], numbers[0], numbers[1]
+	r.ap.PathWildcard = strings.Contains(r.ap.Path, "*")
+	switch {
+	case r.ap.Source == "":
+		r.errorf(args[0].span, "expected a file of source behind '@'").Hint("as uprobe:/bin/bash@readline.c:362")
+	case r.ap.PathWildcard:
+		r.errorf(args[0].span, "a line of source needs one file, not a wildcard")
+	case r.ap.Kind != Uprobe:
+		r.errorf(r.ap.Span, "a %s is at the returns of a function, not at a line", r.ap.Kind).Hint("use a uprobe")
+	default:
+		return true, true
+	}
+	return true, false
+}
+
+func isNumber(s string) bool { return s != "" && strings.Trim(s, "0123456789") == "" }
 
 func (r *attachReader) function(f attachPart) bool {
 	if f.text == "" {

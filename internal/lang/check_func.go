@@ -308,7 +308,7 @@ func (c *checker) nsecs(x *callExpr) Type {
 var registers = map[string]int16{
 	"r15": bpf.PtRegsR15, "r14": bpf.PtRegsR14, "r13": bpf.PtRegsR13, "r12": bpf.PtRegsR12, "bp": bpf.PtRegsBP, "bx": bpf.PtRegsBX,
 	"r11": bpf.PtRegsR11, "r10": bpf.PtRegsR10, "r9": bpf.PtRegsR9, "r8": bpf.PtRegsR8, "ax": bpf.PtRegsAX, "cx": bpf.PtRegsCX,
-	"dx": bpf.PtRegsDX, "si": bpf.PtRegsSI, "di": bpf.PtRegsDI, "ip": bpf.PtRegsIP, "sp": bpf.PtRegsSP,
+	"dx": bpf.PtRegsDX, "si": bpf.PtRegsSI, "di": bpf.PtRegsDI, "ip": bpf.PtRegsIP, "pc": bpf.PtRegsIP, "sp": bpf.PtRegsSP,
 }
 
 func (c *checker) reg(x *callExpr) Type {

@@ -12,6 +12,9 @@ type TypeSource interface {
 	// Args are the parameters of the function at an attach point, as the fields
 	// of a struct that each have 8 bytes, in their order, and its result.
 	Args(a *AttachPoint) (args *Layout, result Type, ok bool)
+	// Lines are the addresses, as in the file's symbol table, of the line of source
+	// that an attach point names.
+	Lines(a *AttachPoint) ([]uint64, error)
 }
 
 // resolve finds the type that is written.

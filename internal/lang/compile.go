@@ -45,6 +45,7 @@ func Compile(src, name string, opts Options) (*Script, error) {
 		diags.Errorf(diag.Span{Start: len(src), End: len(src)}, "the script has no probe").
 			Hint("a probe is: uprobe:PATH:FUNCTION { statements }")
 	}
+	findLines(tree, diags, opts.Types)
 	expand(tree, diags)
 	if opts.Types != nil {
 		for _, p := range tree.probes {
@@ -72,6 +73,34 @@ func Compile(src, name string, opts Options) (*Script, error) {
 	return s, nil
 }
 
+// findLines makes attach points at addresses of those at lines of source.
+func findLines(tree *scriptNode, diags *diag.Collector, types TypeSource) {
+	for _, p := range tree.probes {
+		var all []AttachPoint
+		for _, a := range p.attach {
+			if a.Line == 0 {
+				all = append(all, a)
+				continue
+			}
+			if types == nil {
+				diags.Errorf(a.Span, "lines of source can only be found where debug information can be read")
+				all = append(all, a)
+				continue
+			}
+			found, err := types.Lines(&a)
+			if err != nil {
+				diags.Errorf(a.Span, "%v", err)
+				all = append(all, a)
+			}
+			for _, at := range found {
+				a.Addr = at
+				all = append(all, a)
+			}
+		}
+		p.attach = all
+	}
+}
+
 // finishMaps adds the scratch memory to the maps, and tells the programs of them.
 func (s *Script) finishMaps() {
 	if len(s.Remarks) > 0 {
@@ -96,6 +125,9 @@ func ParseAttach(text string) ([]AttachPoint, error) {
 	tree := parse(source, diags, nil)
 	if len(tree.probes) != 1 && diags.ErrorCount() == 0 {
 		diags.Errorf(diag.Span{End: len(text)}, "expected attach points, as uprobe:PATH:FUNCTION")
+	}
+	if len(tree.probes) == 1 {
+		findLines(tree, diags, nil)
 	}
 	if err := diags.Err(); err != nil {
 		return nil, err

@@ -85,5 +85,6 @@
 // then the arguments that were not known at compile time.
 //
 // The package knows no process and resolves no path, library or symbol: an
-// AttachPoint says what the script says.
+// AttachPoint says what the script says, but a line of source, for which a TypeSource
+// finds addresses.
 package lang

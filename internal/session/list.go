@@ -1,6 +1,7 @@
 package session
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"os"
@@ -8,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	"trapless/internal/debuginfo"
 	"trapless/internal/image"
 	"trapless/internal/proc"
 )
@@ -22,10 +24,24 @@ var listed = []struct {
 	{"begin", []string{""}}, {"end", []string{""}},
 }
 
+// ListOptions say what List lists.
+type ListOptions struct {
+	PID        int      // of the process whose files are meant; 0 for any file
+	Parameters bool     // list the parameters of functions, too, and what a uretprobe's returns
+	DebugDirs  []string // where separate debug information is looked for, too
+}
+
+// lister lists probes.
+type lister struct {
+	ListOptions
+	w    io.Writer
+	kind string
+}
+
 // List writes the probes that fit a pattern, TYPE:FILE:FUNCTION, in which '*' stands
 // for any characters. With a process, files are those that it has mapped, by their
 // paths there.
-func List(w io.Writer, pattern string, pid int) error {
+func List(w io.Writer, pattern string, o ListOptions) error {
 	parts := splitPattern(pattern)
 	if len(parts) == 1 {
 		parts = []string{"*", parts[0]}
@@ -42,7 +58,8 @@ func List(w io.Writer, pattern string, pid int) error {
 		if kind.units != nil {
 			continue
 		}
-		if err := listFunctions(w, kind.name, parts[1:], pid); err != nil {
+		l := lister{o, w, kind.name}
+		if err := l.files(parts[1:]); err != nil {
 			return err
 		}
 	}
@@ -78,33 +95,57 @@ func fits(pattern, s string) bool {
 	}
 }
 
-// listFunctions lists the functions of files. parts are file and function.
-func listFunctions(w io.Writer, kind string, parts []string, pid int) error {
+// files lists what files have. parts are file and function.
+func (l *lister) files(parts []string) error {
 	find := functionsOf(parts)
-	if kind == "usdt" {
+	if l.kind == "usdt" {
 		find = markersOf(parts)
 	}
-	files, err := listedFiles(parts[0], pid)
+	files, err := listedFiles(parts[0], l.PID)
 	if err != nil {
 		return err
 	}
 	for _, f := range files {
-		names, err := namesOf(f.open, find)
+		found, err := foundIn(f.root+f.open, find)
 		if err != nil {
 			if len(files) == 1 {
 				return fmt.Errorf("%s: %w", f.name, err)
 			}
 			continue
 		}
-		for _, name := range names {
-			fmt.Fprintf(w, "%s:%s:%s\n", kind, f.name, name)
-		}
+		l.file(&f, found)
 	}
 	return nil
 }
 
-// listedFile is a file by the name that is printed and the one by which it is read.
-type listedFile struct{ name, open string }
+// file lists what there is in one file.
+func (l *lister) file(f *listedFile, all []found) {
+	var known *debuginfo.Signatures
+	if l.Parameters && l.kind != "usdt" {
+		if s, err := debuginfo.OpenSignatures(f.root, f.open, l.DebugDirs...); err == nil { // else nothing is known
+			known = s
+			defer s.Close()
+		}
+	}
+	for _, it := range all {
+		fmt.Fprintf(l.w, "%s:%s:%s\n", l.kind, f.name, it.name)
+		if known == nil {
+			continue
+		}
+		params, result, ok := known.Of(it.at)
+		if l.kind == "uretprobe" && ok && result != "void" {
+			params = []string{result + " retval"}
+		} else if l.kind == "uretprobe" {
+			params = nil
+		}
+		for _, p := range params {
+			fmt.Fprintf(l.w, "    %s\n", p)
+		}
+	}
+}
+
+// listedFile is a file by the name that is printed and the one by which it is read, in the file system at root.
+type listedFile struct{ name, root, open string }
 
 func listedFiles(pattern string, pid int) ([]listedFile, error) {
 	var out []listedFile
@@ -120,7 +161,7 @@ func listedFiles(pattern string, pid int) ([]listedFile, error) {
 			if strings.HasPrefix(pattern, "./") {
 				name = "./" + strings.TrimPrefix(name, "./")
 			}
-			out = append(out, listedFile{name, name})
+			out = append(out, listedFile{name, "", name})
 		}
 		return out, nil
 	}
@@ -130,12 +171,12 @@ func listedFiles(pattern string, pid int) ([]listedFile, error) {
 	}
 	for i := range maps {
 		m := &maps[i]
-		open := proc.Path(pid, "root") + m.Path
+		root := proc.Path(pid, "root")
 		if m.Perm&proc.Exec == 0 || !m.File() || slices.ContainsFunc(out, func(f listedFile) bool { return f.name == m.Path }) {
 			continue
 		}
-		if fits(pattern, m.Path) || fits(pattern, filepath.Base(m.Path)) || sameAs(pattern, open) {
-			out = append(out, listedFile{m.Path, open})
+		if fits(pattern, m.Path) || fits(pattern, filepath.Base(m.Path)) || sameAs(pattern, root+m.Path) {
+			out = append(out, listedFile{m.Path, root, m.Path})
 		}
 	}
 	return out, nil
@@ -150,8 +191,14 @@ func sameAs(a, b string) bool {
 	return err == nil && os.SameFile(x, y)
 }
 
-// namesOf lists what there is to probe in a file.
-func namesOf(path string, find func(*image.File) ([]string, error)) ([]string, error) {
+// found is something to probe: its name, and where it is.
+type found struct {
+	name string
+	at   image.VAddr
+}
+
+// foundIn lists what there is to probe in a file.
+func foundIn(path string, find func(*image.File) ([]found, error)) ([]found, error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return nil, err
@@ -165,14 +212,14 @@ func namesOf(path string, find func(*image.File) ([]string, error)) ([]string, e
 	if err != nil {
 		return nil, err
 	}
-	names, err := find(img)
-	slices.Sort(names)
-	return slices.Compact(names), err
+	all, err := find(img)
+	slices.SortFunc(all, func(a, b found) int { return cmp.Or(cmp.Compare(a.name, b.name), cmp.Compare(a.at, b.at)) })
+	return slices.CompactFunc(all, func(a, b found) bool { return a.name == b.name }), err
 }
 
 // functionsOf finds functions. parts are the file and, or not, the function.
-func functionsOf(parts []string) func(*image.File) ([]string, error) {
-	return func(img *image.File) ([]string, error) {
+func functionsOf(parts []string) func(*image.File) ([]found, error) {
+	return func(img *image.File) ([]found, error) {
 		funcs, err := img.Functions()
 		if err != nil {
 			return nil, err
@@ -181,18 +228,18 @@ func functionsOf(parts []string) func(*image.File) ([]string, error) {
 		if len(parts) > 1 {
 			fn = parts[len(parts)-1]
 		}
-		var names []string
+		var all []found
 		for _, m := range funcs.Match(fn) {
 			if name := m.Name(); name != "" {
-				names = append(names, name)
+				all = append(all, found{name, m.Start})
 			}
 		}
-		return names, nil
+		return all, nil
 	}
 }
 
 // markersOf finds USDT probes. parts are the file and, or not, the provider and the name.
-func markersOf(parts []string) func(*image.File) ([]string, error) {
+func markersOf(parts []string) func(*image.File) ([]found, error) {
 	provider, name := "*", "*"
 	switch len(parts) {
 	case 1:
@@ -201,14 +248,14 @@ func markersOf(parts []string) func(*image.File) ([]string, error) {
 	default:
 		provider, name = parts[1], parts[2]
 	}
-	return func(img *image.File) ([]string, error) {
-		all, err := img.Markers()
-		var names []string
-		for _, m := range all {
+	return func(img *image.File) ([]found, error) {
+		markers, err := img.Markers()
+		var all []found
+		for _, m := range markers {
 			if (provider == "" || fits(provider, m.Provider)) && fits(name, m.Name) {
-				names = append(names, m.Provider+":"+m.Name)
+				all = append(all, found{m.Provider + ":" + m.Name, m.At})
 			}
 		}
-		return names, err
+		return all, err
 	}
 }
