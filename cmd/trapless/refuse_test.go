@@ -70,10 +70,10 @@ func TestBadScript(t *testing.T) {
 	check := untouched(t, p.Pid)
 	for _, c := range []struct{ script, want string }{
 		{"uprobe:libc:malloc { @ = count() ", "ERROR: expected"},
-		{"uprobe:libc:malloc { @ = counts(); }", "unknown function 'counts'"},
+		{"uprobe:libc:malloc { @ = counts(); }", "Unknown function: 'counts'"},
 		{"uprobe:libc:malloc { @[kstack] = count(); }", "about the kernel"},
 		{"kprobe:vfs_read { @ = count(); }", "kprobe probes are in the kernel"},
-		{`uprobe:libc:malloc { @ = 1 + "x"; }`, "'+' cannot be applied"},
+		{`uprobe:libc:malloc { @ = 1 + "x"; }`, "The + operator can not be used on expressions of types"},
 	} {
 		refused(t, exitFailed, c.want, "trace", "-p", strconv.Itoa(p.Pid), "-e", c.script)
 	}

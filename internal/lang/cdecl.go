@@ -112,7 +112,7 @@ func (p *parser) cSpecifier() (Type, bool) {
 		if typ, ok := p.cType(name); ok {
 			return typ, true
 		}
-		p.failAt(t.span, "unknown type '%s'", name)
+		p.failAt(t.span, "Cannot resolve unknown type \"%s\"", name)
 		return badType, false
 	}
 	if typ, ok := p.cType(t.text); ok {
@@ -121,7 +121,7 @@ func (p *parser) cSpecifier() (Type, bool) {
 		}
 		return typ, true
 	}
-	p.failAt(t.span, "unknown type '%s'", t.text).Hint("types of headers are not known here; declare what is needed")
+	p.failAt(t.span, "Cannot resolve unknown type \"%s\"", t.text).Hint("types of headers are not known here; declare what is needed")
 	return badType, false
 }
 

@@ -108,7 +108,7 @@ func (c *checker) settings(n *scriptNode) {
 	for _, d := range n.decls {
 		switch {
 		case !mapKinds[d.kind]:
-			c.diags.Errorf(d.kindSpan, "unknown kind of map '%s'", d.kind).Hint("use hash")
+			c.diags.Errorf(d.kindSpan, "Invalid bpf map type: %s", d.kind).Hint("Valid map types: hash, lruhash, percpuhash, percpulruhash")
 		case d.entries == 0 || d.entries > maxEntries:
 			c.diags.Errorf(d.span, "a map has between 1 and %d entries", maxEntries)
 		case c.maps[d.name] != nil:

@@ -28,10 +28,10 @@ func (c *checker) assignMap(s *assignStmt, m *mapExpr) {
 	}
 	switch {
 	case info.agg == Plain:
-		c.diags.Errorf(s.span, "@%s holds values, it cannot hold %s()", m.name, agg).Note(info.first, "assigned here")
+		c.mapMismatch(s.span, m.name, agg.typeName(), info.value.String()).Note(info.first, "assigned here")
 		return
 	case info.agg != agg:
-		c.diags.Errorf(s.span, "@%s holds %s(), it cannot hold %s()", m.name, info.agg, agg).Note(info.first, "assigned here")
+		c.mapMismatch(s.span, m.name, agg.typeName(), info.agg.typeName()).Note(info.first, "assigned here")
 		return
 	}
 	switch {
@@ -66,7 +66,7 @@ func (c *checker) aggArgs(call *callExpr, agg Agg) (Type, aggregated) {
 	}
 	arg := c.value(call.args[0])
 	if arg.Kind != Int && arg.Kind != bad {
-		c.diags.Errorf(call.args[0].base().span, "%s() takes an integer, this is %s", call.name, arg.a())
+		c.diags.Errorf(call.args[0].base().span, "%s() only supports integer arguments (%s provided)", call.name, arg)
 		arg = badType
 	}
 	var how aggregated
@@ -94,7 +94,7 @@ const (
 func (c *checker) histArgs(call *callExpr) (Buckets, bool) {
 	bits, ok := c.literal(call.args[1], "number of bits of hist()")
 	if ok && (bits < 0 || bits > maxHistBits) {
-		c.diags.Errorf(call.args[1].base().span, "hist() takes 0 to %d bits, not %d", maxHistBits, bits)
+		c.diags.Errorf(call.args[1].base().span, "hist: bits %d must be 0..%d", bits, maxHistBits)
 		ok = false
 	}
 	return Buckets{Bits: uint(bits)}, ok
@@ -108,15 +108,15 @@ func (c *checker) lhistArgs(call *callExpr) (Buckets, bool) {
 	switch at := call.span; {
 	case !ok1 || !ok2 || !ok3:
 	case least < 0 || most < 0:
-		c.diags.Errorf(at, "the limits of lhist() must not be negative")
+		c.diags.Errorf(at, "lhist: invalid min or max value (must be non-negative literal)")
 	case step < 1:
-		c.diags.Errorf(at, "the step of lhist() must be at least 1")
+		c.diags.Errorf(at, "lhist() step must be >= 1 (%d provided)", step)
 	case least > most:
-		c.diags.Errorf(at, "the smallest value of lhist(), %d, is above the largest, %d", least, most)
+		c.diags.Errorf(at, "lhist() min must be less than max (provided min %d and max %d)", least, most)
 	case most-least < step:
-		c.diags.Errorf(at, "the step of lhist(), %d, is larger than the range, %d", step, most-least)
+		c.diags.Errorf(at, "lhist() step is too large for the given range (provided step %d for range %d)", step, most-least)
 	case (most-least)/step > maxLinear:
-		c.diags.Errorf(at, "lhist() would have %d buckets, the limit is %d", (most-least)/step, maxLinear).
+		c.diags.Errorf(at, "lhist() too many buckets, must be <= %d (would need %d)", maxLinear, (most-least)/step).
 			Hint("a larger step makes fewer")
 	default:
 		return b, true

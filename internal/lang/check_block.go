@@ -49,7 +49,7 @@ func (c *checker) giveBack(s *returnStmt) {
 	if s.fn == nil {
 		if s.value != nil {
 			if t := c.value(s.value); t.Kind != Int && t.Kind != Bool && t.Kind != bad {
-				c.diags.Errorf(s.value.base().span, "a probe returns an integer, this is %s", t.a())
+				c.diags.Errorf(s.value.base().span, "Probe return values can only be integers. Found %s", t)
 			}
 		}
 		return
@@ -57,13 +57,13 @@ func (c *checker) giveBack(s *returnStmt) {
 	v := s.fn.sym
 	if s.value == nil {
 		if v.fixed {
-			c.diags.Errorf(s.span, "%s() returns %s", s.fn.name, v.typ.a())
+			c.diags.Errorf(s.span, "Function %s is of type %s, cannot return void", s.fn.name, v.typ)
 		}
 		return
 	}
 	t := c.value(s.value)
 	if s.fn.result != nil && v.typ.Kind == None {
-		c.diags.Errorf(s.value.base().span, "%s() returns nothing", s.fn.name)
+		c.diags.Errorf(s.value.base().span, "Function %s is of type void, cannot return %s", s.fn.name, t)
 		return
 	}
 	c.store(v, s.value.base(), t, true)
@@ -84,9 +84,9 @@ func (c *checker) loop(b *blockStmt) {
 // rangeLoop types "for ($v : from..to)".
 func (c *checker) rangeLoop(s *rangeStmt) {
 	from, to := c.value(s.from), c.value(s.to)
-	for _, x := range []expr{s.from, s.to} {
+	for i, x := range []expr{s.from, s.to} {
 		if t := b2t(x); t.Kind != Int && t.Kind != bad {
-			c.diags.Errorf(x.base().span, "the limits of a loop are integers, this is %s", t.a())
+			c.diags.Errorf(x.base().span, "Loop range requires an integer for the %s value", [...]string{"start", "end"}[i])
 			from = badType
 		}
 	}
@@ -110,7 +110,7 @@ func (c *checker) rangeLoop(s *rangeStmt) {
 
 func (c *checker) newLoopVariable(v *varExpr) {
 	if old := c.find(v.name); old != nil {
-		c.diags.Errorf(v.span, "$%s is a variable already", v.name).Note(old.decl, "declared here")
+		c.diags.Errorf(v.span, "Loop declaration shadows existing variable: $%s", v.name).Note(old.decl, "declared here")
 	}
 	c.declare(v)
 	v.sym.assigned = true
@@ -134,9 +134,9 @@ func (c *checker) each(s *eachStmt) {
 	case info == nil:
 		s.v.sym.typ = badType
 	case len(info.keys) == 0:
-		c.diags.Errorf(s.m.span, "@%s has no keys, there is nothing to loop over", s.m.name)
+		c.diags.Errorf(s.m.span, "@%s has no explicit keys (scalar map), and cannot be used for iteration", s.m.name)
 	case info.agg == Stats || info.agg == Hist || info.agg == LHist || info.agg == TSeries:
-		c.diags.Errorf(s.m.span, "a loop cannot go over a map that holds %s()", info.agg).Hint("print(@%s) prints it", s.m.name)
+		c.diags.Errorf(s.m.span, "Loop expression does not support type: %s", info.agg.typeName()).Hint("print(@%s) prints it", s.m.name)
 	case !c.inTracer(s.span, "a loop over a map"):
 	default:
 		value := c.readType(info)
@@ -168,7 +168,7 @@ func (c *checker) unroll(s *unrollStmt) {
 	case t.Kind == bad:
 		return
 	case t.Kind != Int || !con.known:
-		c.diags.Errorf(s.count.base().span, "the number of rounds of unroll is a literal")
+		c.diags.Errorf(s.count.base().span, "invalid unroll value")
 		return
 	case int64(con.u) > maxUnroll:
 		c.diags.Errorf(s.count.base().span, "unroll maximum value is %d", maxUnroll)
@@ -199,6 +199,6 @@ func (c *checker) jump(s *jumpStmt) {
 		if s.again {
 			what = "continue"
 		}
-		c.diags.Errorf(s.span, "%s is not inside a loop", what)
+		c.diags.Errorf(s.span, "'%s' statement is not allowed outside of a loop", what)
 	}
 }

@@ -35,7 +35,7 @@ func (c *checker) call(x *callExpr) Type {
 	}
 	if agg := aggregations[x.name]; agg != 0 {
 		c.values(x.args)
-		c.diags.Errorf(x.span, "%s() must be assigned to a map", x.name).Hint("as in @name = %s", c.diags.Source.Slice(x.span))
+		c.diags.Errorf(x.span, "%s() must be assigned directly to a map", x.name).Hint("as in @name = %s", c.diags.Source.Slice(x.span))
 		return badType
 	}
 	if n := len(x.args); n < f.min || n > f.max {
@@ -53,7 +53,7 @@ func (c *checker) call(x *callExpr) Type {
 	case "exit":
 		if len(x.args) == 1 {
 			if t := c.value(x.args[0]); t.Kind != Int && t.Kind != bad {
-				c.diags.Errorf(x.args[0].base().span, "the exit status is an integer, this is %s", t.a())
+				c.diags.Errorf(x.args[0].base().span, "exit() only supports integer arguments (%s provided)", t)
 			}
 		}
 	default:
@@ -88,7 +88,7 @@ func (c *checker) otherCall(x *callExpr) Type {
 		c.values(x.args)
 	default:
 		c.values(x.args)
-		d := c.diags.Errorf(x.nameAt, "unknown function '%s'", x.name)
+		d := c.diags.Errorf(x.nameAt, "Unknown function: '%s'", x.name)
 		if near := nearest(x.name, functions); near != "" {
 			d.Hint("did you mean %s()?", near)
 		}
@@ -124,21 +124,23 @@ func (c *checker) arity(x *callExpr, least, most int) {
 			return
 		}
 	}
-	want := fmt.Sprint(least)
+	count := func(n int) string {
+		if n == 1 {
+			return "one argument"
+		}
+		return fmt.Sprintf("%d arguments", n)
+	}
+	given := fmt.Sprintf(" (%d provided)", len(x.args))
 	switch {
-	case most == math.MaxInt:
-		want = "at least " + want
-	case most != least:
-		want = fmt.Sprintf("%d to %d", least, most)
+	case most == 0:
+		c.diags.Errorf(x.span, "%s() requires no arguments%s", x.name, given)
+	case most == least:
+		c.diags.Errorf(x.span, "%s() requires %s%s", x.name, count(least), given)
+	case len(x.args) < least:
+		c.diags.Errorf(x.span, "%s() requires at least %s%s", x.name, count(least), given)
+	default:
+		c.diags.Errorf(x.span, "%s() takes up to %s%s", x.name, count(most), given)
 	}
-	noun := "arguments"
-	if want == "1" || want == "at least 1" {
-		noun = "argument"
-	}
-	if want == "0" {
-		want = "no"
-	}
-	c.diags.Errorf(x.span, "%s() takes %s %s, not %d", x.name, want, noun, len(x.args))
 }
 
 // usedMap checks a map that a call names as a whole, and finds it.
@@ -148,7 +150,7 @@ func (c *checker) usedMap(m *mapExpr) *mapInfo {
 		if c.suspect[m.name] && c.diags.ErrorCount() > 0 {
 			return nil
 		}
-		d := c.diags.Errorf(m.span, "undefined map @%s", m.name)
+		d := c.diags.Errorf(m.span, "Undefined map: @%s", m.name)
 		if near := nearest(m.name, c.maps); near != "" {
 			d.Hint("did you mean @%s?", near)
 		} else {
@@ -165,7 +167,7 @@ func (c *checker) wholeMap(x *callExpr) {
 	switch {
 	case !ok:
 		if c.expr(x.args[0]).Kind != bad {
-			c.diags.Errorf(x.args[0].base().span, "%s() takes a map", x.name)
+			c.diags.Errorf(x.args[0].base().span, "%s() expects a map argument", x.name)
 		}
 	case m.indexed:
 		c.mapKeys(m)
@@ -181,7 +183,7 @@ func (c *checker) print(x *callExpr) Type {
 	case ok && m.indexed && len(x.args) > 1:
 		c.mapKeys(m)
 		c.values(x.args[1:])
-		c.diags.Errorf(x.args[1].base().span, "only a map is printed with a number of entries and a divisor")
+		c.diags.Errorf(x.args[1].base().span, "Non-map print() only takes 1 argument, %d found", len(x.args))
 		return badType
 	case ok && m.indexed:
 		if info := c.maps[m.name]; info != nil && info.agg > 0 && info.agg != Plain {
@@ -197,7 +199,7 @@ func (c *checker) print(x *callExpr) Type {
 		return noneType
 	case len(x.args) > 1:
 		c.values(x.args)
-		c.diags.Errorf(x.args[1].base().span, "only a map is printed with a number of entries and a divisor")
+		c.diags.Errorf(x.args[1].base().span, "Non-map print() only takes 1 argument, %d found", len(x.args))
 		return badType
 	}
 	return c.printable(x.args[0])
@@ -251,10 +253,10 @@ func (c *checker) printf(x *callExpr) {
 	args := x.args[1:]
 	switch {
 	case len(args) < len(f.Conv):
-		c.diags.Errorf(x.span, "the format has %d conversions, and there are %d values", len(f.Conv), len(args))
+		c.diags.Errorf(x.span, "not enough arguments for format string (%d supplied, %d expected)", len(args), len(f.Conv))
 	case len(args) > len(f.Conv):
 		at := args[len(f.Conv)].base().span.To(args[len(args)-1].base().span)
-		c.diags.Errorf(at, "the format has %d conversions, and there are %d values", len(f.Conv), len(args))
+		c.diags.Errorf(at, "too many arguments for format string (%d supplied, %d expected)", len(args), len(f.Conv))
 	default:
 		for i, conv := range f.Conv {
 			if why := conv.problem(b2t(args[i])); why != "" {
@@ -311,7 +313,7 @@ func (c *checker) str(x *callExpr) Type {
 		case b.typ.Kind == Array && b.typ.Elem.memory() == 1:
 			n, x.cut = min(n, b.typ.Count), true
 		case b.typ.Kind != Int && b.typ.Kind != Pointer:
-			c.diags.Errorf(b.span, "str() takes a pointer, this is %s", b.typ.a())
+			c.diags.Errorf(b.span, "str() expects a string, integer or a pointer type as first argument (%s provided)", b.typ)
 			ok = false
 		}
 		if !ok {

@@ -107,7 +107,7 @@ func (c *checker) otherExpr(x expr) {
 	case *comptimeExpr:
 		x.typ, x.con = c.value(x.x), x.x.base().con
 		if x.typ.Kind != bad && !x.con.known {
-			c.diags.Errorf(x.span, "this is not known at compile time")
+			c.diags.Errorf(x.span, "Unable to resolve comptime expression")
 			x.typ = badType
 		}
 	case *badExpr:
@@ -144,7 +144,7 @@ func (c *checker) param(x *paramExpr) {
 		return
 	}
 	if n > uint64(len(c.opts.Params)) {
-		c.diags.Warnf(x.span, "parameter $%d was not given and counts as 0", n)
+		c.diags.Warnf(x.span, "Positional parameter $%d is empty or not provided.", n)
 		x.setLiteral(literalType(0), 0)
 		return
 	}
@@ -202,7 +202,7 @@ func (c *checker) builtin(name string, b *exprBase) Type {
 		c.diags.Errorf(b.span, "%s is a function", name).Hint("call it: %s(...)", name)
 	case c.foreign:
 	default:
-		d := c.diags.Errorf(b.span, "unknown name '%s'", name)
+		d := c.diags.Errorf(b.span, "Unknown identifier: '%s'", name)
 		if near := nearest(name, set("pid arg0 arg1 arg2 arg3 arg4 arg5 retval true false")); near != "" {
 			d.Hint("did you mean %s?", near)
 		} else if c.find(name) != nil {
@@ -295,7 +295,7 @@ func (c *checker) variable(x *varExpr) {
 	x.sym = v
 	v.uses++
 	if !v.assigned {
-		c.diags.Warnf(x.span, "$%s is used before it is assigned, and is 0", x.name).Note(v.decl, "declared here")
+		c.diags.Warnf(x.span, "Variable used before it was assigned: $%s", x.name).Note(v.decl, "declared here")
 	}
 	x.typ = v.typ
 	if v.typ.Kind == None { // declared, and no assignment was seen so far
@@ -314,7 +314,7 @@ func (c *checker) unary(x *unaryExpr) {
 	case x.op == '!' && t.isTruth():
 		x.typ = boolType
 	case t.Kind != Int:
-		c.diags.Errorf(x.span, "'%s' cannot be applied to %s", operatorText(x.op), t.a())
+		c.diags.Errorf(x.span, "The %s operator can not be used on expressions of type '%s'", operatorText(x.op), t)
 		x.typ = badType
 	case t.Signed:
 		x.typ = int64Type
@@ -329,9 +329,19 @@ func (c *checker) binaryType(op tokenKind, opAt diag.Span, x, y expr) Type {
 	a, b := b2t(x), b2t(y)
 	t := resultType(op, a, b)
 	if t.Kind == bad && a.Kind != bad && b.Kind != bad {
-		c.diags.Errorf(opAt, "'%s' cannot be applied to %s and %s", operatorText(op), a.a(), b.a())
+		c.badOperands(opAt, op, a, b)
 	}
 	return t
+}
+
+// badOperands reports an operator between values that it cannot be used on.
+func (c *checker) badOperands(at diag.Span, op tokenKind, a, b Type) {
+	switch op {
+	case tokEq, tokNe, '<', '>', tokLe, tokGe:
+		c.diags.Errorf(at, "Type mismatch for '%s': comparing %s with %s", operatorText(op), a, b)
+	default:
+		c.diags.Errorf(at, "The %s operator can not be used on expressions of types %s, %s", operatorText(op), a, b)
+	}
 }
 
 // resultType is the type of an operation on values of two types, bad if there
@@ -409,7 +419,7 @@ func (c *checker) cond(x *condExpr) {
 	a, b = c.stored(x.x.base(), a), c.stored(x.y.base(), b)
 	t, ok := promote(a, b)
 	if !ok {
-		c.diags.Errorf(x.span, "the branches are %s and %s", a.a(), b.a()).Hint("both must have one type")
+		c.diags.Errorf(x.span, "Branches must return the same type or compatible types: have '%s' and '%s'", a, b)
 		t = badType
 	}
 	x.typ = t
@@ -440,7 +450,7 @@ func (c *checker) increment(x *incExpr) {
 		return
 	}
 	if v.typ.Kind != Int {
-		c.diags.Errorf(x.span, "'%s' cannot be applied to %s", operatorText(x.op), v.typ.a())
+		c.diags.Errorf(x.span, "The %s operator can not be used on expressions of type '%s'", operatorText(x.op), v.typ)
 		x.typ = badType
 		return
 	}

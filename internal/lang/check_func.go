@@ -71,7 +71,7 @@ func (c *checker) convertCall(x *callExpr) Type {
 		return c.numberCall(x, t)
 	case "macaddr":
 		if n, raw := rawLen(arg); t.Kind != Pointer && t.memory() != 6 && (!raw || n != 6) {
-			c.diags.Errorf(arg.base().span, "macaddr() takes an array of 6 bytes, this is %s", t.a())
+			c.diags.Errorf(arg.base().span, "macaddr() argument must be 6 bytes in size, this is '%s'", t)
 			return badType
 		}
 		return Type{Kind: MAC}
@@ -80,7 +80,7 @@ func (c *checker) convertCall(x *callExpr) Type {
 		c.value(x.args[0])
 	}
 	if n := t.memory(); t.Kind != Int && n != 4 && n != 16 || t.Kind == String && t.Len == 0 {
-		c.diags.Errorf(arg.base().span, "ntop() takes an integer, or an array of 4 or 16 bytes, this is %s", t.a())
+		c.diags.Errorf(arg.base().span, "ntop() expects an integer or array argument of 4 or 16 bytes, got %s", t)
 		return badType
 	}
 	return Type{Kind: Inet}
@@ -89,7 +89,7 @@ func (c *checker) convertCall(x *callExpr) Type {
 // numberCall types calls that take a number or a pointer.
 func (c *checker) numberCall(x *callExpr, t Type) Type {
 	if t.Kind != Int && t.Kind != Pointer {
-		c.diags.Errorf(x.args[0].base().span, "%s() takes an integer or a pointer, this is %s", x.name, t.a())
+		c.diags.Errorf(x.args[0].base().span, "%s() only supports integer or pointer arguments (%s provided)", x.name, t)
 		return badType
 	}
 	switch x.name {
@@ -153,7 +153,7 @@ func (c *checker) timeCall(x *callExpr) Type {
 func (c *checker) join(x *callExpr) Type {
 	t := c.value(x.args[0])
 	if t.Kind != Int && t.Kind != Pointer && t.Kind != bad {
-		c.diags.Errorf(x.args[0].base().span, "join() takes a pointer to pointers to strings, this is %s", t.a())
+		c.diags.Errorf(x.args[0].base().span, "join() only supports int or pointer arguments (%s provided)", t)
 	}
 	if len(x.args) == 2 {
 		c.text(x.args[1], "separator of join()")
@@ -179,7 +179,7 @@ func (c *checker) staticCheck(x *callExpr) Type {
 	c.printf(x)
 	for _, a := range x.args[1:] {
 		if !a.base().con.known {
-			c.diags.Errorf(a.base().span, "the arguments of fail() are literals")
+			c.diags.Errorf(a.base().span, "fail() arguments need to be literals")
 			return noneType
 		}
 	}
@@ -196,10 +196,10 @@ func (c *checker) strftime(x *callExpr) Type {
 	case !ok || t.Kind == bad:
 		return badType
 	case t.Kind != Int:
-		c.diags.Errorf(x.args[1].base().span, "strftime() takes a number of nanoseconds, this is %s", t.a())
+		c.diags.Errorf(x.args[1].base().span, "strftime() only supports integer arguments (%s provided)", t)
 		return badType
 	case x.args[1].base().con.literal && x.args[1].base().negative():
-		c.diags.Errorf(x.args[1].base().span, "a time is not negative")
+		c.diags.Errorf(x.args[1].base().span, "strftime() does not accept negative timestamps")
 		return badType
 	}
 	return Type{Kind: Time, Size: 8, Format: format}
@@ -208,12 +208,12 @@ func (c *checker) strftime(x *callExpr) Type {
 // pton is the bytes of an address of the internet.
 func (c *checker) pton(x *callExpr, b *exprBase) Type {
 	if b.typ.Kind != String || !b.con.known {
-		c.diags.Errorf(b.span, "pton() takes a string literal")
+		c.diags.Errorf(b.span, "pton() expects an string literal at the first argument")
 		return badType
 	}
 	a, err := netip.ParseAddr(b.con.s)
 	if err != nil || a.Zone() != "" {
-		c.diags.Errorf(b.span, "'%s' is no address of the internet", b.con.s)
+		c.diags.Errorf(b.span, "pton() expects a valid IPv4/IPv6 address, got %s", b.con.s)
 		return badType
 	}
 	x.con = constant{known: true, s: string(a.AsSlice())}
@@ -231,7 +231,7 @@ func (c *checker) buf(x *callExpr) Type {
 	case t.Kind == Array || t.Kind == String:
 		limit = min(limit, alignUp(t.memory(), 8))
 	case t.Kind != Int && t.Kind != Pointer || len(x.args) < 2:
-		c.diags.Errorf(x.span, "buf() takes an array, or a pointer and a length")
+		c.diags.Errorf(x.span, "buf() expects a length argument for non-array type %s", t)
 		return badType
 	}
 	if len(x.args) == 2 {
@@ -279,7 +279,7 @@ func (c *checker) len(x *callExpr) Type {
 		x.con = constant{known: true, u: uint64(t.Count)}
 		return int64Type
 	}
-	c.diags.Errorf(x.args[0].base().span, "len() takes a map or a stack, this is %s", t.a())
+	c.diags.Errorf(x.args[0].base().span, "len() expects a map or stack to be provided")
 	return badType
 }
 
@@ -298,7 +298,7 @@ func (c *checker) nsecs(x *callExpr) Type {
 	name, ok := x.args[0].(*nameExpr)
 	switch {
 	case !ok || !clocks[name.name]:
-		c.diags.Errorf(x.args[0].base().span, "unknown clock").Hint("nsecs takes monotonic, boot, tai or sw_tai")
+		c.diags.Errorf(x.args[0].base().span, "Invalid timestamp mode: %s", c.diags.Source.Slice(x.args[0].base().span)).Hint("nsecs takes monotonic, boot, tai or sw_tai")
 		return badType
 	}
 	return uint64Type
@@ -317,7 +317,7 @@ func (c *checker) reg(x *callExpr) Type {
 		return badType
 	}
 	if _, ok := registers[name]; !ok {
-		d := c.diags.Errorf(x.args[0].base().span, "unknown register '%s'", name)
+		d := c.diags.Errorf(x.args[0].base().span, "'%s' is not a valid register on this architecture (x86_64)", name)
 		if near := nearest(name, registers); near != "" {
 			d.Hint("did you mean %s?", near)
 		} else {

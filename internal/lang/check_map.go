@@ -21,7 +21,7 @@ func (c *checker) storeMap(s *assignStmt, m *mapExpr) {
 	if s.op != 0 && info.value.Kind != None {
 		operand := resultType(s.op, info.value, t)
 		if operand.Kind == bad {
-			c.diags.Errorf(s.opAt, "'%s' cannot be applied to %s and %s", operatorText(s.op), info.value.a(), t.a())
+			c.badOperands(s.opAt, s.op, info.value, t)
 			return
 		}
 		t = operand
@@ -50,12 +50,23 @@ func (c *checker) plainMap(m *mapExpr, keys []Type) *mapInfo {
 		info = c.maps[m.name]
 	}
 	if info.agg != Plain {
-		c.diags.Errorf(m.span, "@%s holds %s(), it cannot be assigned a value", m.name, info.agg).Note(info.first, "assigned here")
+		c.mapMismatch(m.span, m.name, "", info.agg.typeName()).Note(info.first, "assigned here")
 		return nil
 	}
 	c.sameKeys(m, info, keys)
 	return info
 }
+
+// mapMismatch reports a value of another type than the map's, whose own may not be known.
+func (c *checker) mapMismatch(at diag.Span, name, value, has string) *diag.Diagnostic {
+	if value == "" {
+		return c.diags.Errorf(at, "Type mismatch for @%s: trying to assign a value when map already has a type '%s'", name, has)
+	}
+	return c.diags.Errorf(at, "Type mismatch for @%s: trying to assign value of type '%s' when map already has a type '%s'", name, value, has)
+}
+
+// typeName is the type that bpftrace gives the values of a map.
+func (a Agg) typeName() string { return a.String() + "_t" }
 
 // widenMap makes a map hold values of the type too. Integers have 64 bits there.
 func (c *checker) widenMap(info *mapInfo, t Type, at diag.Span) {
@@ -66,7 +77,7 @@ func (c *checker) widenMap(info *mapInfo, t Type, at diag.Span) {
 	if info.value.Kind != None {
 		var ok bool
 		if now, ok = promote(info.value, t); !ok {
-			c.diags.Errorf(at, "@%s holds %s, it cannot hold %s", info.name, info.value.a(), t.a()).Note(info.first, "assigned here")
+			c.mapMismatch(at, info.name, t.String(), info.value.String()).Note(info.first, "assigned here")
 			return
 		}
 	}
@@ -133,7 +144,7 @@ func (c *checker) incrementMap(x *incExpr, m *mapExpr) {
 		return
 	}
 	if info.value.Kind != Int && info.value.Kind != None {
-		c.diags.Errorf(x.span, "'%s' cannot be applied to %s", operatorText(x.op), info.value.a())
+		c.diags.Errorf(x.span, "The %s operator can not be used on expressions of type '%s'", operatorText(x.op), info.value)
 		return
 	}
 	t := int64Type
@@ -149,7 +160,7 @@ func (c *checker) entryCall(x *callExpr) Type {
 	if !ok {
 		c.values(x.args)
 		if b2t(x.args[0]).Kind != bad {
-			c.diags.Errorf(x.args[0].base().span, "%s() takes a map", x.name)
+			c.diags.Errorf(x.args[0].base().span, "%s() expects a map argument", x.name)
 		}
 		return badType
 	}

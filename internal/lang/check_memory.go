@@ -26,7 +26,7 @@ func (c *checker) field(x *fieldExpr) {
 		t = *t.Elem
 	case t.Kind == Struct, t.Kind == Record, t.Kind == Tuple:
 	default:
-		c.diags.Errorf(x.span, "%s has no fields", t.a()).Hint("cast it to a pointer to a struct, as in ((struct name *)x).field")
+		c.diags.Errorf(x.span, "Can not access field '%s' on expression of type '%s'", x.name, t).Hint("cast it to a pointer to a struct, as in ((struct name *)x).field")
 		return
 	}
 	if t.Kind == Tuple {
@@ -55,7 +55,7 @@ func (c *checker) field(x *fieldExpr) {
 // element types an element of a tuple.
 func (c *checker) element(x *fieldExpr, t Type, n uint64) {
 	if n >= uint64(len(t.Layout.Fields)) {
-		c.diags.Errorf(x.nameAt, "the tuple has %d elements, they are numbered from 0", len(t.Layout.Fields))
+		c.diags.Errorf(x.nameAt, "Invalid tuple index: %d. Found %d elements in tuple.", n, len(t.Layout.Fields))
 		return
 	}
 	x.field = t.Layout.Fields[n]
@@ -72,17 +72,17 @@ func (c *checker) index(x *indexExpr) {
 	case t.Kind == bad || i.Kind == bad:
 		return
 	case i.Kind != Int:
-		c.diags.Errorf(x.index.base().span, "an index is an integer, this is %s", i.a())
+		c.diags.Errorf(x.index.base().span, "The array index operator [] only accepts non-negative integer indices. Got: %s", i)
 		return
 	case t.Kind == Pointer && t.Elem.Kind == None:
-		c.diags.Errorf(x.span, "a void* has no elements").Hint("cast it to a pointer to another type")
+		c.diags.Errorf(x.span, "The array index operator [] cannot be used on a pointer to an unsized type (void *).").Hint("cast it to a pointer to another type")
 		return
 	case t.Kind == Pointer:
 		x.typ = valueType(*t.Elem, true)
 		return
 	case t.Kind == Tuple:
 		if !con.known || int64(con.u) < 0 || con.u >= uint64(len(t.Layout.Fields)) {
-			c.diags.Errorf(x.index.base().span, "the index of a tuple is a literal from 0 to %d", len(t.Layout.Fields)-1)
+			c.diags.Errorf(x.index.base().span, "Array-style access for tuples only valid for integer literals from 0 to %d", len(t.Layout.Fields)-1)
 			return
 		}
 		x.typ = t.Layout.Fields[con.u].Type
@@ -91,11 +91,11 @@ func (c *checker) index(x *indexExpr) {
 		x.typ = intType(1, true)
 		return
 	case t.Kind != Array:
-		c.diags.Errorf(x.span, "%s has no elements", t.a())
+		c.diags.Errorf(x.span, "The array index operator [] can only be used on arrays, pointers, and tuples, found %s.", t)
 		return
 	}
-	if con.known && (int64(con.u) < 0 || con.u >= uint64(t.Count)) {
-		c.diags.Errorf(x.index.base().span, "the array has %d elements, there is none with the index %d", t.Count, int64(con.u))
+	if con.known && t.Count > 0 && (int64(con.u) < 0 || con.u >= uint64(t.Count)) { // one of 0 has as many as follow
+		c.diags.Errorf(x.index.base().span, "the index %d is out of bounds for array of size %d", int64(con.u), t.Count)
 		return
 	}
 	x.typ = valueType(*t.Elem, true)
@@ -108,7 +108,7 @@ func (c *checker) deref(x *derefExpr) {
 	switch {
 	case t.Kind == bad:
 	case t.Kind != Pointer:
-		c.diags.Errorf(x.span, "'*' reads through a pointer, this is %s", t.a()).Hint("cast it: *(uint64 *)x")
+		c.diags.Errorf(x.span, "Can not dereference type '%s'. It is not a pointer.", t).Hint("cast it: *(uint64 *)x")
 	case t.Elem.Kind == None:
 		c.diags.Errorf(x.span, "nothing can be read through a void*").Hint("cast it to a pointer to another type")
 	case t.Elem.Kind == Struct && !t.Elem.Layout.defined:
@@ -163,7 +163,7 @@ func (c *checker) cast(x *castExpr) {
 		x.to = to
 	}
 	if why := castProblem(t, to); why != "" {
-		c.diags.Errorf(x.span, "%s cannot be cast to %s%s", t.a(), to, why)
+		c.diags.Errorf(x.span, "Cannot cast from \"%s\" to \"%s\"%s", t, to, why)
 		return
 	}
 	x.typ = to

@@ -89,20 +89,20 @@ func (c *checker) exprStmt(s *exprStmt) {
 		return
 	}
 	if pure(s.x) {
-		c.diags.Warnf(s.x.base().span, "the value is not used").Hint("write '_ = ...' if that is meant")
+		c.diags.Warnf(s.x.base().span, "Return value discarded.").Hint("write '_ = ...' if that is meant")
 	}
 }
 
 // condition checks what decides a branch.
 func (c *checker) condition(x expr) {
 	if t := c.value(x); !t.isTruth() {
-		c.diags.Errorf(x.base().span, "a condition is an integer or a bool, this is %s", t.a())
+		c.diags.Errorf(x.base().span, "Invalid condition: %s", t)
 	}
 }
 
 func (c *checker) decl(s *declStmt) *variable {
 	if old := c.find(s.v.name); old != nil {
-		c.diags.Errorf(s.v.span, "$%s was already declared", s.v.name).Note(old.decl, "here")
+		c.diags.Errorf(s.v.span, "Variable $%s was already declared. Variable shadowing is not allowed.", s.v.name).Note(old.decl, "here")
 		s.v.sym = old
 		return old
 	}
@@ -110,7 +110,7 @@ func (c *checker) decl(s *declStmt) *variable {
 	if s.ref != nil {
 		v.typ, v.fixed = c.resolve(s.ref), true
 		if v.typ.Kind == Array && v.typ.Count < 0 || v.typ.Kind == None {
-			c.diags.Errorf(s.ref.span, "a variable cannot be %s", v.typ.a())
+			c.diags.Errorf(s.ref.span, "Invalid variable declaration type: %s", v.typ)
 			v.typ = badType
 		}
 		v.typ.flexible = false
@@ -158,7 +158,7 @@ func (c *checker) store(v *variable, x *exprBase, t Type, direct bool) {
 	}
 	before := v.typ
 	if !c.widen(v, t) {
-		c.diags.Errorf(x.span, "$%s is %s, it cannot hold %s", v.name, before.a(), t.a()).Note(v.decl, "declared here")
+		c.diags.Errorf(x.span, "Type mismatch for $%s: trying to assign value of type '%s' when variable already has a type '%s'", v.name, t, before).Note(v.decl, "declared here")
 		return
 	}
 	if v.typ.Kind == None {
@@ -175,12 +175,12 @@ func (c *checker) store(v *variable, x *exprBase, t Type, direct bool) {
 		}
 		return
 	}
-	c.diags.Warnf(x.span, "%s is kept as %s, which may change it", t.a(), v.typ.a()).Hint("a cast makes that explicit")
+	c.diags.Warnf(x.span, "Expression of type: %s being cast to type: %s. This may cause unexpected results. Use an explicit cast to suppress this warning.", t, v.typ)
 }
 
 // undefined reports a variable that is not there.
 func (c *checker) undefined(v *varExpr) {
-	d := c.diags.Errorf(v.span, "undefined variable $%s", v.name)
+	d := c.diags.Errorf(v.span, "Undefined or undeclared variable: $%s", v.name)
 	names := make(map[string]bool)
 	for _, scope := range c.scopes {
 		for name := range scope {

@@ -67,10 +67,10 @@ func (c *checker) strncmp(x *callExpr) Type {
 	case !ok || a.Kind == bad || b.Kind == bad:
 		return badType
 	case a.Kind != String || b.Kind != String:
-		c.diags.Errorf(x.span, "strncmp() compares strings, these are %s and %s", a.a(), b.a())
+		c.diags.Errorf(x.span, "strncmp() only supports string arguments (%s and %s provided)", a, b)
 		return badType
 	case n < 0:
-		c.diags.Errorf(x.args[2].base().span, "the number of bytes is negative")
+		c.diags.Errorf(x.args[2].base().span, "Builtin strncmp requires a non-negative literal")
 		return badType
 	}
 	s, t := x.args[0].base().con, x.args[1].base().con
@@ -94,7 +94,7 @@ func (c *checker) stringCall(x *callExpr) Type {
 			return badType
 		case x.name == "memcmp" && (t.Kind == String || t.Kind == Array || t.Kind == Struct || t.Kind == Tuple || t.Kind == Record):
 		case t.Kind != String:
-			c.diags.Errorf(a.base().span, "%s() takes strings, this is %s", x.name, t.a())
+			c.diags.Errorf(a.base().span, "%s() only supports string arguments (%s provided)", x.name, t)
 			return badType
 		}
 		known = known && a.base().con.known

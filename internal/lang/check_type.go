@@ -114,7 +114,7 @@ func (c *checker) namedType(r *typeRef) Type {
 			}
 		}
 	}
-	d := c.diags.Errorf(r.span, "unknown type '%s'", name)
+	d := c.diags.Errorf(r.span, "Cannot resolve unknown type \"%s\"", name)
 	if near := nearest(name, typeNames); near != "" {
 		d.Hint("did you mean %s?", near)
 	} else if r.tag != "" {
@@ -179,7 +179,7 @@ func (c *checker) offsetof(at diag.Span, t Type, fields []string) (int, bool) {
 	n := 0
 	for _, name := range fields {
 		if t.Kind != Struct && t.Kind != Record {
-			c.diags.Errorf(at, "%s has no fields", t.a())
+			c.diags.Errorf(at, "Can not access field '%s' on expression of type '%s'", name, t)
 			return 0, false
 		}
 		f, ok := t.Layout.field(name)
@@ -198,7 +198,7 @@ func (c *checker) noField(at diag.Span, t Type, name string) {
 		c.diags.Errorf(at, "%s is not defined, so its fields are not known", t).Hint("define it before the probes")
 		return
 	}
-	d := c.diags.Errorf(at, "%s has no field '%s'", t.a(), name)
+	d := c.diags.Errorf(at, "%s does not contain a field named '%s'", map[bool]string{true: "Record", false: "Struct/union of type '" + t.String() + "'"}[t.Kind == Record], name)
 	if near := nearest(name, t.Layout.fieldNames()); near != "" {
 		d.Hint("did you mean %s?", near)
 	}

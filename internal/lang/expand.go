@@ -3,6 +3,7 @@ package lang
 import (
 	"fmt"
 	"slices"
+	"strings"
 
 	"trapless/internal/diag"
 )
@@ -43,7 +44,7 @@ func expand(n *scriptNode, diags *diag.Collector) {
 	for _, m := range n.macros {
 		for _, other := range e.macros[m.name] {
 			if sameSignature(m, other) {
-				diags.Errorf(m.span, "macro %s is defined twice with these parameters", m.name).Note(other.span, "here")
+				diags.Errorf(m.span, "Redefinition of macro: %s", m.name).Note(other.span, "here")
 			}
 		}
 		e.macros[m.name] = append(e.macros[m.name], m)
@@ -296,7 +297,7 @@ func (e *expander) mapRef(x *mapExpr, b exprBase) expr {
 	}
 	arg, ok := e.args["@"+x.name].(*mapExpr)
 	if !ok {
-		e.diags.Errorf(b.span, "@%s is not passed to the macro %s", x.name, e.macro.name).Hint("make it a parameter")
+		e.diags.Errorf(b.span, "Unhygienic access to map: @%s. Maps must be passed into the macro as arguments.", x.name)
 		return m
 	}
 	m.name = e.outer.expr(arg).(*mapExpr).name
@@ -330,7 +331,7 @@ func (e *expander) call(x *callExpr, b exprBase) expr {
 		return y
 	}
 	if own := e.macros[x.name]; len(own) > 0 && !own[0].builtin && functions[x.name] == nil && !isValueName(x.name) && !e.inside(x.name) {
-		d := e.diags.Errorf(b.span, "the macro %s does not take these arguments", x.name)
+		d := e.diags.Errorf(b.span, "Call to %s() has arguments that do not match any definition.", x.name)
 		for _, m := range own {
 			d.Note(m.span, "it is defined here")
 		}
@@ -400,7 +401,7 @@ func (e *expander) suits(m *macroNode, args []expr) int {
 // too many inside one another.
 func (e *expander) nested(name string, b *exprBase) *expander {
 	if e.inside(name) || len(e.stack) > maxMacros {
-		e.diags.Errorf(b.span, "%s calls itself, which is not possible", name)
+		e.diags.Errorf(b.span, "Recursive macro call detected. Call chain: %s", strings.Join(append(e.stack, name), " > "))
 		return nil
 	}
 	return &expander{

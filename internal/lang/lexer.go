@@ -178,7 +178,7 @@ func (l *lexer) str() token {
 	for l.pos++; ; {
 		switch c := l.byteAt(l.pos); {
 		case l.pos >= len(l.text) || c == '\n':
-			t := l.illegal(start, "string without an end")
+			t := l.illegal(start, "unterminated string")
 			t.hint, t.open = `close it with "`, true
 			return t
 		case c == '"':

@@ -66,8 +66,8 @@ func TestTokens(t *testing.T) {
 func TestIllegalTokens(t *testing.T) {
 	for _, row := range []struct{ text, want string }{
 		{"a /* b", "name:a !comment without an end"},
-		{`"abc`, "!string without an end"},
-		{"\"a\nb\"", "!string without an end name:b !string without an end"},
+		{`"abc`, "!unterminated string"},
+		{"\"a\nb\"", "!unterminated string name:b !unterminated string"},
 		{`"a\qb" c`, "!unknown escape sequence name:c"},
 		{`"\400"`, `!octal escape sequence is larger than \377`},
 		{`"\xg"`, `!expected hexadecimal digits after \x`},

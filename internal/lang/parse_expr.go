@@ -116,7 +116,7 @@ func (p *parser) increment(op tokenKind, post bool, x expr, at, opAt diag.Span) 
 		return p.bad(at)
 	}
 	if !p.failed {
-		p.diags.Errorf(opAt, "'%s' needs a variable or a map", operatorText(op))
+		p.diags.Errorf(opAt, "The %s operator must be applied to a map or variable", operatorText(op))
 	}
 	return p.bad(at)
 }

@@ -138,7 +138,7 @@ func (p *parser) simpleStatement() stmt {
 		case *varExpr, *mapExpr, *badExpr:
 			return s
 		}
-		p.diags.Errorf(x.base().span, "only a variable or a map can be assigned to")
+		p.diags.Errorf(x.base().span, "invalid assignment target: only a variable or a map can be assigned to")
 		return nil
 	}
 	open := !p.is(';')

@@ -75,7 +75,7 @@ func (c *checker) seriesArgs(call *callExpr) (Series, bool) {
 	switch at := call.span; {
 	case !ok1 || !ok2 || !ok3:
 	case interval < 1:
-		c.diags.Errorf(at, "an interval of tseries() has at least 1 nanosecond")
+		c.diags.Errorf(at, "tseries() interval_ns must be >= 1")
 	case count < 1 || count > maxIntervals:
 		c.diags.Errorf(at, "tseries() keeps 1 to %d intervals, not %d", maxIntervals, count)
 	case len(call.args) == 4 && !slices.Contains(folds, s.Fold):

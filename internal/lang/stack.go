@@ -35,7 +35,7 @@ func (c *checker) stackCall(x *callExpr) Type {
 	if len(args) > 0 {
 		if mode, ok := args[0].(*nameExpr); ok {
 			if !slices.Contains(stackModes, mode.name) {
-				c.diags.Errorf(mode.span, "a stack cannot be printed as '%s'", mode.name).Hint("use bpftrace, perf or raw")
+				c.diags.Errorf(mode.span, "Error parsing stack mode: %s", mode.name).Hint("use bpftrace, perf or raw")
 				return badType
 			}
 			t.Format, args = mode.name, args[1:]
@@ -47,13 +47,13 @@ func (c *checker) stackCall(x *callExpr) Type {
 		}
 		con := args[0].base().con
 		if !con.literal || con.u == 0 || con.u > maxDepth || args[0].base().typ.Kind != Int {
-			c.diags.Errorf(args[0].base().span, "the number of frames is an integer literal from 1 to %d", maxDepth)
+			c.diags.Errorf(args[0].base().span, "%s([int limit]): limit is an integer literal and shouldn't exceed %d", x.name, maxDepth)
 			return badType
 		}
 		t.Len, args = 8*int(con.u), args[1:]
 	}
 	if len(args) > 0 {
-		c.diags.Errorf(x.span, "ustack() takes a mode and a number of frames")
+		c.diags.Errorf(x.span, "Invalid number of arguments")
 		return badType
 	}
 	return c.stackType(t, x.base())
