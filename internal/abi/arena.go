@@ -48,6 +48,10 @@ const (
 	ClockSize = 24
 )
 
+// MaxClockMult is the largest ClockMult: no counter runs at less than 1 GHz, and less
+// than 2^32 ticks times it fit 64 bits.
+const MaxClockMult = 1 << 32
+
 // Offsets in a slot, in bytes from the slot's base. A slot belongs to one
 // thread at a time, so its words have one writer, but for SlotRingTail, which
 // only the tracer writes.
@@ -87,9 +91,13 @@ const RecTrace = 0xffff
 // MaxRecord is the largest record, in bytes.
 const MaxRecord = 4096
 
-// HashMul spreads keys and thread pointers: position = (x * HashMul) >> (64-bits).
+// HashMul spreads keys: position = (x * HashMul) >> (64-bits).
 // It is 2^64 divided by the golden ratio (Knuth, TAOCP 6.4).
 const HashMul = 0x9e3779b97f4a7c15
+
+// HashTP spreads thread pointers by their lower halves: position = uint32(x * HashTP) >> (32-bits).
+// It is 2^32 divided by the golden ratio, less 2^32, to be an immediate operand.
+const HashTP = 0x9e3779b9 - 1<<32
 
 // HashKey is the hash of a key of several words. Its position in a directory
 // is HashKey >> (64-DirBits). For one word it is the plain product above.

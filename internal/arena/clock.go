@@ -65,6 +65,7 @@ func (a *Arena) Publish(c *Clock, now Reading) {
 			shown.NS = now.NS
 		}
 	}
+	mult = min(mult, abi.MaxClockMult)
 	c.last, c.shown, c.mult = now, shown, mult
 	c.count++
 	at := abi.HdrClock + 8 + abi.ClockSize*(c.count%2)

@@ -156,6 +156,13 @@ func (a *Asm) ImulI(size int, d, s Reg, v int32) {
 	a.imm(size, v)
 }
 
+// ImulM is imul d, m.
+func (a *Asm) ImulM(size int, d Reg, m Mem) {
+	a.wide(size)
+	a.rm(size, 0x0faf, d, m)
+	a.finish()
+}
+
 // Bsr sets d to the index of the highest bit set in s; d is undefined when s
 // is zero, which the zero flag tells.
 func (a *Asm) Bsr(size int, d, s Reg) {

@@ -268,6 +268,9 @@ func TestMemoryForms(t *testing.T) {
 		b.add("movsx "+n8+","+m.text(2), func(a *Asm) { a.LoadSX(2, r, m) })
 		b.add("movsxd "+n8+","+m.text(4), func(a *Asm) { a.LoadSX(4, r, m) })
 		b.add("lea "+n8+","+m.text(0), func(a *Asm) { a.Lea(r, m) })
+		for _, size := range sizes[1:] {
+			b.add("imul "+name(size, r)+","+m.text(size), func(a *Asm) { a.ImulM(size, r, m) })
+		}
 		c := Cond(i % 16)
 		b.add("set"+condNames[c]+" "+m.text(1), func(a *Asm) { a.SetccM(c, m) })
 		b.add("push "+q, func(a *Asm) { a.PushM(m) })

@@ -156,9 +156,10 @@ func (a *allocator) constrainCall(o *op) {
 		}
 	}
 	if o.lookup {
-		a.used |= vars(slotVar, temp1)
-		a.separate(slotVar, o.liveIn|o.liveOut|o.uses|vars(temp1))
-		a.separate(temp1, o.liveIn|o.liveOut|o.uses)
+		a.used |= vars(slotVar) | lookupTemps
+		for _, v := range []variable{slotVar, temp1, temp2} {
+			a.separate(v, o.liveIn|o.liveOut|o.uses|lookupTemps)
+		}
 	}
 }
 

@@ -17,26 +17,30 @@ import (
 // The table has the thread pointer at the position that it hashes to, seldom at
 // the next one, or else the runtime searches. A thread without a slot goes on in the shared copy.
 func (g *generator) lookup(i int) {
-	l, s, t := g.env.Layout, g.v(slotVar), g.v(temp1)
+	l, s, tp := g.env.Layout, g.v(slotVar), g.v(temp1)
 	if g.shared {
 		address(g.Asm, s, g.env.Arena+abi.Addr(l.Slots+abi.SlotShared<<l.StrideShift))
 		return
 	}
-	g.hash(s, g.threadPointer(), l.SlotBits)
-	g.compareTP(s, t)
+	if g.env.Thread == FSBase {
+		g.Rdfsbase(tp)
+	} else {
+		g.Load(8, tp, asm.FS(0))
+	}
+	hashTP(g.Asm, s, tp, l)
+	g.compareTP(s, tp)
 	miss, hit, found := g.NewLabel(), g.NewLabel(), g.NewLabel()
 	g.Jcc(asm.NE, miss)
 	g.Bind(found)
 	g.ShiftI(asm.Shl, 8, s, uint8(l.StrideShift))
-	address(g.Asm, t, g.env.Arena+abi.Addr(l.Slots))
-	g.OpRR(asm.Add, 8, s, t)
+	g.OpRR(asm.Add, 8, s, g.v(temp2))
 	g.Bind(hit)
 
 	g.later(func() {
 		g.Bind(miss)
 		g.Inc(4, s)
 		g.OpRI(asm.And, 4, s, int32(1)<<l.SlotBits-1)
-		g.compareTP(s, t)
+		g.compareTP(s, tp)
 		g.Jcc(asm.E, found)
 		sp := g.enterCall(1)
 		g.CallAddr(g.env.Runtime.slot)
@@ -55,35 +59,27 @@ func (g *generator) lookup(i int) {
 	}
 }
 
-// lookupTemps are the temporaries of a lookup. One keeps what rdfsbase read.
-func (u *unit) lookupTemps() varSet {
-	if u.env.Thread == FSBase {
-		return vars(temp1, temp2)
-	}
-	return vars(temp1)
-}
+// lookupTemps are the temporaries of a lookup: the thread pointer, and where the slots begin.
+const lookupTemps = varSet(1<<temp1 | 1<<temp2)
 
-// threadPointer loads the thread pointer into a temporary.
-func (g *generator) threadPointer() asm.Reg {
-	if g.env.Thread == FSBase {
-		g.Rdfsbase(g.v(temp2))
-		return g.v(temp2)
-	}
-	g.Load(8, g.v(temp1), asm.FS(0))
-	return g.v(temp1)
+// hashTP puts the position of a thread pointer in the table of them into d.
+func hashTP(a *asm.Asm, d, tp asm.Reg, l *abi.Layout) {
+	a.ImulI(4, d, tp, abi.HashTP)
+	a.ShiftI(asm.Shr, 4, d, uint8(32-l.SlotBits))
 }
 
 // compareTP compares the thread pointer at a position of the table with the
-// running thread's.
-func (g *generator) compareTP(pos, t asm.Reg) {
-	address(g.Asm, t, g.env.Arena+abi.Addr(g.env.Layout.TPTable))
-	entry := asm.AtIndex(t, pos, 8, 0)
-	if g.env.Thread == FSBase {
-		g.OpRM(asm.Cmp, 8, g.v(temp2), entry)
+// running thread's, and leaves the address of the first slot in temp2.
+func (g *generator) compareTP(pos, tp asm.Reg) {
+	l, slots := g.env.Layout, g.v(temp2)
+	if dist := int64(l.TPTable) - int64(l.Slots); dist >= math.MinInt32 {
+		address(g.Asm, slots, g.env.Arena+abi.Addr(l.Slots))
+		g.OpMR(asm.Cmp, 8, asm.AtIndex(slots, pos, 8, int32(dist)), tp)
 		return
 	}
-	g.Load(8, t, entry)
-	g.OpRM(asm.Cmp, 8, t, asm.FS(0))
+	address(g.Asm, slots, g.env.Arena+abi.Addr(l.TPTable))
+	g.OpMR(asm.Cmp, 8, asm.AtIndex(slots, pos, 8, 0), tp)
+	address(g.Asm, slots, g.env.Arena+abi.Addr(l.Slots)) // changes no flag
 }
 
 // hash puts the position of x in a table of 1<<size entries into d.
@@ -344,14 +340,21 @@ func (g *generator) ringOutput(o *op) {
 		g.noteMiss(o, d)
 		return
 	}
-	sp := g.enterCall(3)
-	g.putPointer(o, bpfasm.R2, t, 0)
-	g.StoreI(8, asm.At(asm.RSP, 8), int32(o.val(bpfasm.R3).Const))
-	g.Store(8, asm.At(asm.RSP, 16), g.v(slotVar))
-	g.CallAddr(g.env.Runtime.ring)
-	g.Load(8, d, asm.At(asm.RSP, 0))
-	g.leaveCall(sp)
-	g.noteMiss(o, d)
+	call := func() {
+		sp := g.enterCall(3)
+		g.putPointer(o, bpfasm.R2, t, 0)
+		g.StoreI(8, asm.At(asm.RSP, 8), int32(o.val(bpfasm.R3).Const))
+		g.Store(8, asm.At(asm.RSP, 16), g.v(slotVar))
+		g.CallAddr(g.env.Runtime.ring)
+		g.Load(8, d, asm.At(asm.RSP, 0))
+		g.leaveCall(sp)
+		g.noteMiss(o, d)
+	}
+	if words, _, ok := fixedRecord(o.val(bpfasm.R3)); ok {
+		g.writeRecord(o, words, 0, g.dataAt(o, bpfasm.R2), call)
+		return
+	}
+	call()
 }
 
 // errAgain is what a program gets for an event that was dropped: -EAGAIN.

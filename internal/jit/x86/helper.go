@@ -13,7 +13,7 @@ func (g *generator) helper(o *op) {
 	d := g.r(bpfasm.R0)
 	switch h := o.in.Helper(); h {
 	case bpfasm.FnKtimeGetNs, bpfasm.FnKtimeGetCoarseNs:
-		g.callRuntime(g.env.Runtime.clock)
+		g.clock()
 	case bpfasm.FnGetSmpProcessorId:
 		g.callRuntime(g.env.Runtime.cpu)
 	case bpfasm.FnGetNumaNodeId:
@@ -25,7 +25,7 @@ func (g *generator) helper(o *op) {
 	case bpfasm.FnGetAttachCookie:
 		g.MovRI(d, 0) // see bpf.Verified.WithCookie
 	case bpf.HelperGetCurrentPidTgid:
-		g.pidTgid(d)
+		g.pidTgid(o, d)
 	case routine.Syscall:
 		g.syscall(d)
 	case routine.Swap16:
@@ -42,18 +42,19 @@ func (g *generator) helper(o *op) {
 }
 
 // pidTgid emits get_current_pid_tgid where not only the process is wanted.
-func (g *generator) pidTgid(d asm.Reg) {
-	t := g.v(temp1)
+func (g *generator) pidTgid(o *op, d asm.Reg) {
 	if at := g.env.ThreadID; at != 0 {
 		g.Load(4, d, asm.FS(at))
-		g.MovRI(t, uint64(g.env.TGID)<<32)
-		g.OpRR(asm.Or, 8, d, t)
+	} else {
+		sp := g.enterCall(1)
+		r := g.env.Runtime.helpers[bpf.HelperGetCurrentPidTgid]
+		g.callRoutine(&r, d)
+		g.leaveCall(sp)
+	}
+	if o.tidOnly {
 		return
 	}
-	sp := g.enterCall(1)
-	r := g.env.Runtime.helpers[bpf.HelperGetCurrentPidTgid]
-	g.callRoutine(&r, d)
-	g.leaveCall(sp)
+	t := g.v(temp1)
 	g.MovRI(t, uint64(g.env.TGID)<<32)
 	g.OpRR(asm.Or, 8, d, t)
 }

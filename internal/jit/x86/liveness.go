@@ -93,7 +93,7 @@ func (u *unit) hasEffect(o *op, stackOut *byteSet) bool {
 	}
 	switch o.in.Kind {
 	case bpf.Jump:
-		return o.target >= 0
+		return o.target >= 0 && u.follow(o.next) != u.follow(o.target)
 	case bpf.JumpAlways:
 		return false // a jump is emitted where the order demands one
 	case bpf.Exit:

@@ -221,7 +221,9 @@ func (u *unit) callOperands(o *op) error {
 	switch o.in.Helper() {
 	case bpf.HelperGetCurrentPidTgid:
 		o.defs, o.temps = reg(bpfasm.R0), vars(temp1)
-	case bpfasm.FnKtimeGetNs, bpfasm.FnKtimeGetCoarseNs, bpfasm.FnGetSmpProcessorId, bpfasm.FnGetNumaNodeId, bpfasm.FnGetPrandomU32,
+	case bpfasm.FnKtimeGetNs, bpfasm.FnKtimeGetCoarseNs:
+		o.defs, o.temps, o.fixed = reg(bpfasm.R0), vars(temp1, temp2), asm.Regs(asm.RAX, asm.RDX)
+	case bpfasm.FnGetSmpProcessorId, bpfasm.FnGetNumaNodeId, bpfasm.FnGetPrandomU32,
 		bpfasm.FnGetFuncIp, bpfasm.FnGetAttachCookie:
 		o.defs = reg(bpfasm.R0)
 	case routine.Syscall:

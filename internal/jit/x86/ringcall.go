@@ -22,10 +22,12 @@ func (u *unit) ringOperands(o *op) error {
 			return o.fail("the record is not the same on every path")
 		}
 	case bpfasm.FnRingbufSubmit:
-		if _, ok := u.record(o); !ok {
+		r, ok := u.record(o)
+		if !ok {
 			return o.fail("the record is not the same on every path")
 		}
 		o.uses, o.temps = vars(slotVar), vars(temp1)
+		u.recordFixed(o, bpf.Value{Kind: bpf.Scalar, Known: true, Const: uint64(r.Size)})
 	case bpfasm.FnRingbufQuery:
 		o.uses = vars(slotVar)
 		if !o.val(bpfasm.R2).Known {
@@ -50,6 +52,7 @@ func (u *unit) eventOperands(o *op) error {
 	if size := o.val(bpfasm.R3); !size.Known || size.Const == 0 || size.Const%8 != 0 {
 		return o.fail("the event does not consist of words")
 	}
+	u.recordFixed(o, o.val(bpfasm.R3))
 	return nil
 }
 
@@ -61,7 +64,15 @@ func (u *unit) outputOperands(o *op, ring, data, size bpfasm.Register) error {
 	if _, ok := immediate(o.val(size), 8); !ok {
 		o.uses |= reg(size)
 	}
+	u.recordFixed(o, o.val(size))
 	return nil
+}
+
+// recordFixed says which registers are overwritten where a record is written without a call.
+func (u *unit) recordFixed(o *op, size bpf.Value) {
+	if _, _, ok := fixedRecord(size); ok {
+		o.fixed = recordRegs
+	}
 }
 
 // record is the record that r1 points to.
@@ -71,7 +82,7 @@ func (u *unit) record(o *op) (bpf.Reserved, bool) {
 
 // output emits ringbuf_output or perf_event_output to a map.
 func (g *generator) output(o *op, ring, data, size bpfasm.Register) {
-	g.emitRecord(o, int(o.val(ring).Map), func(d asm.Reg) {
+	g.emitRecord(o, int(o.val(ring).Map), o.val(size), g.dataAt(o, data), func(d asm.Reg) {
 		g.putPointer(o, data, d, 0)
 		g.putNumber(o, size, 1)
 	})
@@ -144,27 +155,37 @@ func (g *generator) ringQuery(o *op) {
 // submit emits ringbuf_submit.
 func (g *generator) submit(o *op) {
 	r, _ := g.record(o)
-	g.emitRecord(o, r.Map, func(d asm.Reg) {
+	size := bpf.Value{Kind: bpf.Scalar, Known: true, Const: uint64(r.Size)}
+	g.emitRecord(o, r.Map, size, g.dataAt(o, bpfasm.R1), func(d asm.Reg) {
 		g.putPointer(o, bpfasm.R1, d, 0)
 		g.StoreI(8, asm.At(asm.RSP, 8), int32(r.Size))
 	})
 }
 
-// emitRecord calls the runtime for a record of which put passes the address and
-// the size. The shared slot has no ring that only one thread writes to.
-func (g *generator) emitRecord(o *op, ring int, put func(d asm.Reg)) {
+// emitRecord writes a record with the data at from, or calls the runtime for it, which put passes the
+// address and the size. The shared slot has no ring that only one thread writes to.
+func (g *generator) emitRecord(o *op, ring int, size bpf.Value, from asm.Mem, put func(d asm.Reg)) {
 	d := g.r(bpfasm.R0)
 	if g.shared {
 		g.countShared(d)
+		g.noteMiss(o, d)
 		return
 	}
-	sp := g.enterCall(4)
-	put(d)
-	g.Store(8, asm.At(asm.RSP, 16), g.v(slotVar))
-	g.StoreI(8, asm.At(asm.RSP, 24), int32(ring)+1)
-	g.CallAddr(g.env.Runtime.output)
-	g.Load(8, d, asm.At(asm.RSP, 0))
-	g.leaveCall(sp)
+	call := func() {
+		sp := g.enterCall(4)
+		put(d)
+		g.Store(8, asm.At(asm.RSP, 16), g.v(slotVar))
+		g.StoreI(8, asm.At(asm.RSP, 24), int32(ring)+1)
+		g.CallAddr(g.env.Runtime.output)
+		g.Load(8, d, asm.At(asm.RSP, 0))
+		g.leaveCall(sp)
+		g.noteMiss(o, d)
+	}
+	if words, pad, ok := fixedRecord(size); ok {
+		g.writeRecord(o, words, int32(pad)<<16|int32(ring+1), from, call)
+		return
+	}
+	call()
 }
 
 // countShared counts a record of a thread without a slot as lost.

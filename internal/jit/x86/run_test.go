@@ -3,6 +3,7 @@ package x86
 import (
 	"bytes"
 	"fmt"
+	"math/bits"
 	"math/rand/v2"
 	"strings"
 	"testing"
@@ -12,6 +13,7 @@ import (
 	"trapless/internal/abi"
 	asm "trapless/internal/asm/x86"
 	"trapless/internal/bpf"
+	"trapless/internal/tsc"
 )
 
 // A site where everything is in use, and the entry of a function.
@@ -413,6 +415,18 @@ func TestClock(t *testing.T) {
 		if later := now() - 1000; later <= ticks {
 			t.Errorf("the counter goes from %d to %d", ticks, later)
 		}
+		now32 := func(mult uint64) { // the counter is less than 2^32 ticks ahead, and is scaled without a call
+			t.Helper()
+			before := tsc.Counter()
+			put(1, before, 1<<60, mult)
+			h.putWord(abi.HdrClock, 5)
+			n := now() - 1<<60
+			if most, _ := bits.Mul64((tsc.Counter()-before)<<32, mult); n == 0 || n > most {
+				t.Errorf("at %#x for a tick it is %d, which is not between 0 and %d", mult, n, most)
+			}
+		}
+		now32(abi.MaxClockMult)
+		now32(1 << 30)
 		put(1, 0, 0, 1<<31)
 		h.putWord(abi.HdrClock, 3)
 		if half := now(); half < ticks/2 || half > ticks {

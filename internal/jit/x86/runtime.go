@@ -151,7 +151,7 @@ func (r *assembler) slot() {
 	} else {
 		r.Load(8, asm.RSI, asm.FS(0))
 	}
-	r.position(l.SlotBits)
+	hashTP(r.Asm, asm.RDX, asm.RSI, l)
 	r.global(asm.RDI, l.TPTable)
 	r.MovRI(asm.RCX, uint64(min(abi.ProbeLimit, 1<<l.SlotBits)))
 	r.Bind(probe)

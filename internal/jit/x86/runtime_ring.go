@@ -98,6 +98,12 @@ func (r *assembler) roundSize(tooBig asm.Label) {
 	r.ShiftI(asm.Shl, 8, asm.R11, 32)
 }
 
+// ownDepth is how far above the routine's stack pointer that of the same run may be where it
+// claims the slot without the routine, in bytes. What is interrupted is farther away: a signal
+// frame lies in between, of which the state of the x87 and SSE registers alone has 512 bytes
+// (arch/x86/kernel/fpu/signal.c).
+const ownDepth = 400
+
 // abandoned goes to free if the run that has claimed the slot (RDI) cannot be one
 // that is interrupted now. That is known on the stack that the C library has noted
 // for the thread: what is interrupted there lies below us. What was on another
@@ -122,7 +128,8 @@ func (r *assembler) abandoned(free asm.Label) {
 	r.Load(8, asm.R8, asm.At(asm.RDI, abi.SlotClaim))
 	r.OpRR(asm.Cmp, 8, asm.R8, asm.RAX)
 	r.Jcc(asm.B, free)
-	r.OpRR(asm.Cmp, 8, asm.R8, asm.RSP)
+	r.Lea(asm.RAX, asm.At(asm.RSP, ownDepth))
+	r.OpRR(asm.Cmp, 8, asm.R8, asm.RAX)
 	r.Jcc(asm.BE, free)
 	r.OpRR(asm.Cmp, 8, asm.R8, asm.RDX)
 	r.Jcc(asm.AE, free)
@@ -165,14 +172,18 @@ func (r *assembler) record() {
 	r.Bind(written)
 }
 
+// ringMask makes an aligned offset in the ring of any number.
+func ringMask(l *abi.Layout) int32 {
+	if l.RingSize-8 > math.MaxInt32 {
+		panic("BUG: jit: a ring is larger than its slot may be")
+	}
+	return int32(l.RingSize - 8)
+}
+
 // ringOffset makes d an offset in the ring, wherever the target has moved it to, and
 // keeps it aligned.
 func (r *assembler) ringOffset(d asm.Reg) {
-	mask := r.env.Layout.RingSize - 8
-	if mask > math.MaxInt32 {
-		panic("BUG: jit: a ring is larger than its slot may be")
-	}
-	r.OpRI(asm.And, 8, d, int32(mask))
+	r.OpRI(asm.And, 8, d, ringMask(r.env.Layout))
 }
 
 // put stores a word at the head in R8, wherever the target has moved that to,

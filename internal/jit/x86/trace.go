@@ -57,7 +57,7 @@ func (g *generator) trace(o *op) {
 		}
 	}
 	g.copyFrom(o, bpfasm.R1, at, 8+8*args, format)
-	g.emitRecord(o, abi.RecTrace-1, func(d asm.Reg) {
+	g.emitRecord(o, abi.RecTrace-1, bpf.Value{}, asm.Mem{}, func(d asm.Reg) {
 		g.Lea(d, at(0))
 		g.Store(8, asm.At(asm.RSP, 0), d)
 		g.StoreI(8, asm.At(asm.RSP, 8), int32(o.record.Size))

@@ -92,6 +92,7 @@ type op struct {
 	returns bool         // it leaves r0 as the unit's result
 	record  bpf.Reserved // the place of the record that it takes one for
 	arg     int          // it loads this argument of a routine, if it is not 0
+	tidOnly bool         // of get_current_pid_tgid only the thread is wanted
 	stops   bool         // it does not come to an end: a function that it calls runs out of fuel
 
 	key    key  // of a HelperMapCell call
@@ -338,6 +339,7 @@ func (u *unit) analyse() error {
 	for i := range u.ops {
 		if u.reached(i) {
 			u.foldNullTest(i)
+			u.foldTid(i)
 			if err := u.operands(&u.ops[i]); err != nil {
 				return err
 			}
@@ -390,6 +392,22 @@ func (u *unit) foldNullTest(i int) {
 	}
 }
 
+// foldTid makes a move that leaves nothing but the thread of what get_current_pid_tgid returned a
+// part of the call.
+func (u *unit) foldTid(i int) {
+	o := &u.ops[i]
+	if !isCall(o.in, bpf.HelperGetCurrentPidTgid) || o.charge > 0 || o.next < 0 || o.next == u.end || !u.reached(o.next) {
+		return
+	}
+	move := &u.ops[o.next]
+	in := move.in
+	if move.joins != 1 || in.Kind != bpf.ALU || in.ALU != bpfasm.Mov || in.Wide || !in.UseSrc || in.Src != bpfasm.R0 || in.Dst != bpfasm.R0 {
+		return
+	}
+	move.before = nil
+	o.tidOnly, o.result, o.next = true, move.result, move.next
+}
+
 // placeLookups lets an operation of the main function look the slot up if it
 // needs it and there is a way to it on which no operation did so before. A
 // function gets the slot from its caller.
@@ -416,7 +434,7 @@ func (u *unit) placeLookups() {
 			o.lookup = true
 			o.uses &^= vars(slotVar)
 			o.defs |= vars(slotVar)
-			o.temps |= u.lookupTemps()
+			o.temps |= lookupTemps
 		}
 	}
 }
