@@ -8,5 +8,5 @@ import "embed"
 //
 //go:embed targets/target.h targets/storm.c targets/signals.c targets/unwind.cpp targets/forker.c
 //go:embed targets/executor.c targets/dl.c targets/dl_library.c targets/servers.c targets/blocking.c targets/states.c
-//go:embed targets/threads.c targets/coroutines.c targets/many.c
+//go:embed targets/threads.c targets/coroutines.c targets/many.c targets/handlers.c targets/goload.go
 var Targets embed.FS

@@ -42,6 +42,8 @@ type kind struct {
 var kinds = []kind{
 	{name: "signals", source: "storm.c", traps: true},
 	{name: "blocked-signals", source: "signals.c"},
+	{name: "handlers", source: "handlers.c"},
+	{name: "go", source: "goload.go", args: []string{"profile"}},
 	{name: "exceptions", source: "unwind.cpp", traps: true, follow: true},
 	{name: "fork", source: "forker.c", follow: true},
 	{name: "exec", source: "executor.c", execs: true, follow: true},
@@ -58,6 +60,9 @@ var kinds = []kind{
 // errUnavailable: this machine cannot give what a target needs.
 var errUnavailable = errors.New("unavailable")
 
+// isGo reports whether the target is a Go program.
+func (k *kind) isGo() bool { return filepath.Ext(k.source) == ".go" }
+
 // build compiles a target into a directory and returns its command line.
 func (k *kind) build(ctx context.Context, dir string) ([]string, error) {
 	for _, name := range []string{"target.h", k.source, k.library} {
@@ -73,6 +78,9 @@ func (k *kind) build(ctx context.Context, dir string) ([]string, error) {
 		}
 	}
 	program := filepath.Join(dir, k.name)
+	if k.isGo() {
+		return append([]string{program}, k.args...), compileGo(ctx, filepath.Join(dir, k.source), program)
+	}
 	if err := compile(ctx, filepath.Join(dir, k.source), program, append(k.flags, "-rdynamic")...); err != nil {
 		return nil, err
 	}
@@ -99,6 +107,19 @@ func compile(ctx context.Context, source, program string, flags ...string) error
 	args := append([]string{"-O2", "-g", "-pthread"}, flags...)
 	out, err := exec.CommandContext(ctx, path, append(args, "-o", program, source, "-ldl")...).CombinedOutput()
 	if err != nil {
+		return fmt.Errorf("compiling %s: %w\n%s", source, err, out)
+	}
+	return nil
+}
+
+func compileGo(ctx context.Context, source, program string) error {
+	path, err := exec.LookPath("go")
+	if err != nil {
+		return fmt.Errorf("%w: no Go compiler: install Go, and have its go command in PATH", errUnavailable)
+	}
+	cmd := exec.CommandContext(ctx, path, "build", "-o", program, source)
+	cmd.Env = append(os.Environ(), "GO111MODULE=off", "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("compiling %s: %w\n%s", source, err, out)
 	}
 	return nil

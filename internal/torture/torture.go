@@ -223,7 +223,7 @@ func (v *victim) sessions(ctx context.Context, until time.Time) {
 
 // session is the life of one worker. It reports whether the target was killed.
 func (v *victim) session(until time.Time) (killed bool) {
-	o := order{PID: v.pid, Program: v.argv[0], Seed: v.r.Uint64(), Changes: 1 + v.r.IntN(40), Traps: v.traps && v.r.IntN(2) == 0, Follow: v.follow && v.r.IntN(3) == 0,
+	o := order{PID: v.pid, Program: v.argv[0], Seed: v.r.Uint64(), Changes: 1 + v.r.IntN(40), Go: v.isGo(), Traps: v.traps && v.r.IntN(2) == 0, Follow: v.follow && v.r.IntN(3) == 0,
 		MS: max(time.Until(until).Milliseconds(), 1)}
 	if v.library != "" {
 		o.Library = v.argv[1]

@@ -56,7 +56,7 @@ func TestSequenceIsTheSeeds(t *testing.T) {
 	for seed := range uint64(20) {
 		var scripts [2]string
 		for i := range scripts {
-			p := newPlaces(seed, "/bin/program", "/lib/library.so", functions)
+			p := newPlaces(seed, "/bin/program", "/lib/library.so", functions, seed%2 == 1)
 			scripts[i] = p.script()
 			for range 50 {
 				scripts[i] += p.any()

@@ -29,6 +29,7 @@ type order struct {
 	PID     int    `json:"pid"`
 	Program string `json:"program"` // the target's file
 	Library string `json:"library"` // that it loads, if any
+	Go      bool   `json:"go"`      // it is a Go program
 	Seed    uint64 `json:"seed"`
 	Changes int    `json:"changes"`
 	MS      int64  `json:"ms"`     // for the changes
@@ -68,14 +69,22 @@ type places struct {
 	program   string
 	library   string
 	functions []elf.Symbol
+	goes      bool // it is a Go program: it has no C library, and names of other kinds
 }
 
-func newPlaces(seed uint64, program, library string, functions []elf.Symbol) *places {
-	return &places{rand.New(rand.NewPCG(seed, 0x746f7274757265)), program, library, functions}
+func newPlaces(seed uint64, program, library string, functions []elf.Symbol, goes bool) *places {
+	return &places{rand.New(rand.NewPCG(seed, 0x746f7274757265)), program, library, functions, goes}
 }
 
-// functionsOf lists the functions of a program.
-func functionsOf(name string) ([]elf.Symbol, error) {
+// The functions of a Go program: its own begin so, and one in so many others is taken.
+const (
+	goOwn    = "main."
+	goOthers = 40
+)
+
+// functionsOf lists the functions of a program. Of a Go program's these are its own,
+// and some others.
+func functionsOf(name string, goes bool) ([]elf.Symbol, error) {
 	f, err := elf.Open(name)
 	if err != nil {
 		return nil, err
@@ -86,10 +95,19 @@ func functionsOf(name string) ([]elf.Symbol, error) {
 		return nil, err
 	}
 	var out []elf.Symbol
+	others := 0
 	for _, s := range all {
-		if elf.ST_TYPE(s.Info) == elf.STT_FUNC && s.Size > 0 && !strings.ContainsAny(s.Name, ".@") {
-			out = append(out, s)
+		switch {
+		case elf.ST_TYPE(s.Info) != elf.STT_FUNC || s.Size == 0:
+			continue
+		case goes && !strings.HasPrefix(s.Name, goOwn):
+			if others++; others%goOthers != 0 {
+				continue
+			}
+		case !goes && strings.ContainsAny(s.Name, ".@"):
+			continue
 		}
+		out = append(out, s)
 	}
 	if len(out) == 0 {
 		return nil, fmt.Errorf("%s: no functions", name)
@@ -100,12 +118,12 @@ func functionsOf(name string) ([]elf.Symbol, error) {
 // entry is the entry of some function.
 func (p *places) entry() string {
 	switch n := p.r.IntN(10); {
-	case n == 0:
+	case n == 0 && !p.goes:
 		return "libc:" + cFunctions[p.r.IntN(len(cFunctions))]
 	case n == 1 && p.library != "":
 		return fmt.Sprintf("%q:library_work", p.library)
 	}
-	return fmt.Sprintf("%q:%s", p.program, p.functions[p.r.IntN(len(p.functions))].Name)
+	return fmt.Sprintf("%q:%q", p.program, p.functions[p.r.IntN(len(p.functions))].Name)
 }
 
 // any is some place: an entry, an instruction or something that is none, or many
@@ -115,10 +133,12 @@ func (p *places) any() string {
 	switch n := p.r.IntN(20); {
 	case n < 8:
 		return p.entry()
+	case n == 8 && p.goes:
+		return fmt.Sprintf("%q:%s%c*", p.program, goOwn, 'a'+rune(p.r.IntN(26)))
 	case n == 8:
 		return fmt.Sprintf("%q:%s*", p.program, f.Name[:1+p.r.IntN(len(f.Name))])
 	}
-	return fmt.Sprintf("%q:%s+%d", p.program, f.Name, p.r.Uint64N(f.Size))
+	return fmt.Sprintf("%q:%q+%d", p.program, f.Name, p.r.Uint64N(f.Size))
 }
 
 // script has programs of all kinds.
@@ -158,11 +178,11 @@ func (o *order) work() error {
 		}
 		return fmt.Errorf("cleaning: %w", err)
 	}
-	functions, err := functionsOf(o.Program)
+	functions, err := functionsOf(o.Program, o.Go)
 	if err != nil {
 		return err
 	}
-	p := newPlaces(o.Seed, o.Program, o.Library, functions)
+	p := newPlaces(o.Seed, o.Program, o.Library, functions, o.Go)
 	var script *trapless.Script
 	if script, err = trapless.Compile("torture", p.script()); err != nil {
 		return err
