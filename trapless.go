@@ -319,13 +319,14 @@ func (s *Session) Map(name string) ([]Entry, error) {
 // End ends the program that Start started, if it is still running, by SIGTERM,
 // and waits for it so long. Call it between Run and Close.
 func (s *Session) End(within time.Duration) error {
-	_ = syscall.Kill(s.PID, syscall.SIGTERM) // it may have ended
 	if s.child != nil {
+		_ = s.child.Process.Signal(syscall.SIGTERM) // it may have ended
 		kill := time.AfterFunc(within, func() { _ = s.child.Process.Kill() })
 		defer kill.Stop()
 		_ = s.child.Wait() // how it ended is its own affair
 		return nil
 	}
+	_ = s.Signal(syscall.SIGTERM) // it may have ended
 	ctx, cancel := context.WithTimeout(context.Background(), within)
 	defer cancel()
 	if _, err := s.Wait(ctx); err != nil {

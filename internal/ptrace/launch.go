@@ -61,14 +61,18 @@ func (t *Tracer) launch(ctx context.Context, c *Command) (*Group, error) {
 	}
 	if err != nil {
 		_ = unix.Kill(pid, int(syscall.SIGKILL))
-		for t.threads[pid] != nil {
+		for until := time.Now().Add(killTime); (t.threads[pid] != nil || t.exits[pid] == nil) && time.Now().Before(until); {
 			t.pump()
 			unix.Nap(maxNap)
 		}
+		delete(t.exits, pid)
 		return nil, fmt.Errorf("starting %s: %w", c.Path, err)
 	}
 	return g, nil
 }
+
+// killTime bounds how long the end of a program is waited for that was killed.
+const killTime = time.Second
 
 // forkStopped makes a child that has called execve and is stopped before its
 // first instruction.
@@ -320,6 +324,21 @@ func (g *Group) dropExitKill() {
 			_ = unix.PtraceSetOptions(th.TID, g.options)
 		}
 	}
+}
+
+// Signal sends a signal to a launched program. It fails with ErrGone when the program has
+// ended and was waited for: its number may be another process's by then.
+func (g *Group) Signal(sig syscall.Signal) error {
+	return g.t.do(func() error {
+		status, launched := g.t.exits[g.PID]
+		if !launched {
+			panic("BUG: Signal for a process that was not launched")
+		}
+		if status != nil {
+			return refuse(g.PID, ReasonGone, "it ended")
+		}
+		return unix.Kill(g.PID, int(sig))
+	})
 }
 
 // Wait waits until a launched program has ended and returns its status.

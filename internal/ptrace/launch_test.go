@@ -217,3 +217,55 @@ func TestStolenStops(t *testing.T) {
 	}
 	check(t, cmd.Wait())
 }
+
+// TestSignalAfterTheEnd: a launched program has ended, and another process has its number.
+func TestSignalAfterTheEnd(t *testing.T) {
+	const last = "/proc/sys/kernel/ns_last_pid" // Documentation/admin-guide/sysctl/kernel.rst
+	if f, err := os.OpenFile(last, os.O_WRONLY, 0); err != nil {
+		t.Skipf("the number of the next process cannot be chosen: %v", err)
+	} else {
+		f.Close()
+	}
+	ctx := within(t, 20*time.Second)
+	for range 100 { // somebody else may be faster
+		g, err := tracer(t).Launch(ctx, &Command{Path: "/bin/true", Args: []string{"true"}, Env: os.Environ(), Files: []*os.File{nil, nil, os.Stderr}})
+		check(t, err)
+		check(t, g.Detach(ctx))
+		_, err = g.Wait(ctx)
+		check(t, err)
+		check(t, os.WriteFile(last, fmt.Append(nil, g.PID-1), 0))
+		other := exec.Command("/bin/sleep", "1000")
+		check(t, other.Start())
+		if other.Process.Pid != g.PID {
+			_ = other.Process.Kill()
+			_ = other.Wait()
+			continue
+		}
+		if err := g.Signal(syscall.SIGKILL); !errors.Is(err, ErrGone) {
+			t.Errorf("Signal says %v", err)
+		}
+		_ = other.Process.Signal(syscall.SIGTERM)
+		if err := other.Wait(); err == nil || err.Error() != "signal: terminated" {
+			t.Errorf("the other process ended by %v", err)
+		}
+		return
+	}
+	t.Skip("in 100 tries no process got the number of the one before it")
+}
+
+// TestFailedLaunchLeavesNoZombie: what cannot be traced is killed and waited for.
+func TestFailedLaunchLeavesNoZombie(t *testing.T) {
+	exe := build(t, "ptrace_life.c")
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	tr := tracer(t)
+	_, err := tr.Launch(ctx, &Command{Path: exe, Args: []string{exe, "spin"}, Env: os.Environ(), Files: []*os.File{nil, nil, os.Stderr}})
+	if !errors.Is(err, context.Canceled) {
+		t.Fatalf("Launch says %v", err)
+	}
+	children, err := os.ReadFile(fmt.Sprintf("/proc/self/task/%d/children", tr.tid))
+	check(t, err)
+	if len(children) != 0 {
+		t.Errorf("processes %s are left", children)
+	}
+}

@@ -80,9 +80,6 @@ func (s *Session) close() error {
 	if s.parent == nil || !s.follows() {
 		s.tracer.Close()
 	}
-	if s.pidfd >= 0 {
-		_ = unix.Close(s.pidfd)
-	}
 	return err
 }
 

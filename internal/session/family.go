@@ -12,7 +12,6 @@ import (
 	"trapless/internal/image"
 	"trapless/internal/proc"
 	"trapless/internal/ptrace"
-	"trapless/internal/unix"
 )
 
 // A session that follows probes the processes that its target makes, from their
@@ -149,9 +148,6 @@ func (s *Session) abandon() error {
 	}
 	if s.target != nil {
 		err = errors.Join(err, s.target.Close())
-	}
-	if s.pidfd >= 0 {
-		err = errors.Join(err, unix.Close(s.pidfd))
 	}
 	return err
 }

@@ -82,7 +82,6 @@ type Session struct {
 	private  []byte // the arena's memory in a session on its own
 	company
 	launched bool
-	pidfd    int
 	traits   inject.Traits
 
 	registry *registry
@@ -133,7 +132,7 @@ var ErrNoTarget = errors.New("needs a process")
 // newSession verifies the programs: nothing that is not verified gets near a
 // target.
 func newSession(c Config) (*Session, error) {
-	s := &Session{config: c, pidfd: -1, views: make([]view, len(c.Script.Maps)), clock: arena.NewClock(arena.ReadClock())}
+	s := &Session{config: c, views: make([]view, len(c.Script.Maps)), clock: arena.NewClock(arena.ReadClock())}
 	if s.config.Log == nil {
 		s.config.Log = func(string, ...any) {}
 	}
@@ -164,6 +163,15 @@ func (s *Session) Wait(ctx context.Context) (syscall.WaitStatus, error) {
 		panic("BUG: Wait for a process that was not launched")
 	}
 	return s.group.Wait(ctx)
+}
+
+// Signal sends a signal to a program that Launch started, unless it has ended. Call it
+// before Close.
+func (s *Session) Signal(sig syscall.Signal) error {
+	if !s.launched {
+		panic("BUG: Signal for a process that was not launched")
+	}
+	return s.group.Signal(sig)
 }
 
 // Sites is the number of sites that are probed.

@@ -100,7 +100,7 @@ func (s *Session) launch(ctx context.Context, cmd *ptrace.Command) error {
 // kill ends a program that we started and that nobody wants any more.
 func (s *Session) kill() {
 	if s.launched {
-		_ = syscall.Kill(s.PID, syscall.SIGKILL)
+		_ = s.group.Signal(syscall.SIGKILL) // it may have ended
 	}
 }
 
@@ -205,9 +205,6 @@ func (s *Session) start(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, s.timeout())
 	defer cancel()
 	var err error
-	if s.pidfd, err = unix.PidfdOpen(s.PID); err != nil {
-		return fmt.Errorf("process %d: pidfd_open: %w", s.PID, err)
-	}
 	layout, err := s.layout(s.registry.windows())
 	if err != nil {
 		return err
