@@ -150,8 +150,13 @@ func (s *Script) Warnings() []string {
 type Options struct {
 	Output io.Writer // what the script prints; nothing if nil
 	Errors io.Writer // what errorf() and warnf() say, as text; Output if nil
-	JSON   bool      // as one JSON object a line, as bpftrace's -f json
-	Unsafe bool      // system() may run commands
+	// Stalled reports that Output takes no more at the moment, for a Write that blocks
+	// holds up everything else, or why it takes no more at all. As long as it does, no
+	// events are handled, and lost when a thread's ring is full, and no interval runs.
+	// It may be nil.
+	Stalled func() (bool, error)
+	JSON    bool // as one JSON object a line, as bpftrace's -f json
+	Unsafe  bool // system() may run commands
 	// NoWarnings keeps warnf() quiet.
 	NoWarnings bool
 	Warn       func(format string, args ...any) // what the user should know; may be nil
@@ -279,6 +284,7 @@ func (o Options) config(s *Script) session.Config {
 		errs = out
 	}
 	c.Sink = text.Plain{W: out, Errors: errs, Quiet: o.NoWarnings}
+	c.Stalled = o.Stalled
 	if o.JSON {
 		c.Sink = text.JSON{W: out, Quiet: o.NoWarnings}
 	}

@@ -77,29 +77,29 @@ func (f *traceFlags) trace(ctx context.Context, script *trapless.Script) error {
 	if err != nil {
 		return err
 	}
-	o := trapless.Options{Output: out, Errors: os.Stderr, JSON: f.format == "json", Warn: warn, Breakpoints: f.breaks, Hold: f.hold, Follow: f.follow, Unsafe: f.unsafe, NoWarnings: f.noWarnings}
+	o := trapless.Options{Output: out, Errors: stderr{out}, Stalled: out.stalled, JSON: f.format == "json", Warn: out.warn, Breakpoints: f.breaks, Hold: f.hold, Follow: f.follow, Unsafe: f.unsafe, NoWarnings: f.noWarnings}
 	if f.noWarnings {
 		o.Warn = nil
 	}
 	if f.verbose {
-		o.Log = tell
+		o.Log = out.tell
 	}
 	return errors.Join(f.run(ctx, script, o, out), out.Close())
 }
 
 func (f *traceFlags) run(ctx context.Context, script *trapless.Script, o trapless.Options, out *output) error {
-	out.hold()
 	s, err := f.start(ctx, script, o)
 	if err != nil {
 		return err
 	}
 	if !f.quiet {
-		err = announce(o, out.Writer, s.Attached())
+		err = announce(o, out.to, s.Attached())
 	}
 	if os.Getenv(notifyVar) != "" {
 		fmt.Println(notifyVar)
 	}
-	err = errors.Join(err, out.release(), f.watch(ctx, s))
+	out.release()
+	err = errors.Join(err, f.watch(ctx, s))
 	if f.command != "" {
 		err = errors.Join(err, s.End(endTime))
 	}
@@ -170,5 +170,10 @@ func scriptStatus(s *trapless.Session) error {
 }
 
 // warn tells what the user should know, tell what is done.
-func warn(format string, args ...any) { fmt.Fprintf(os.Stderr, "WARNING: "+format+"\n", args...) }
-func tell(format string, args ...any) { fmt.Fprintf(os.Stderr, "trapless: "+format+"\n", args...) }
+func warn(format string, args ...any) { say(os.Stderr, warning+format, args...) }
+func tell(format string, args ...any) { say(os.Stderr, told+format, args...) }
+
+const warning, told = "WARNING: ", "trapless: "
+
+// say prints a line. Nobody can be told if that fails.
+func say(w io.Writer, format string, args ...any) { fmt.Fprintf(w, format+"\n", args...) }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"regexp"
@@ -9,6 +10,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"trapless/internal/bench/busy"
 	"trapless/internal/testkit"
@@ -242,6 +244,37 @@ func TestEnds(t *testing.T) {
 			t.Errorf("the new program said %q", got)
 		}
 		p.Stop()
+	})
+	t.Run("nobody reads the output", func(t *testing.T) {
+		p := startBusy(t)
+		read, write, err := os.Pipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer read.Close()
+		cmd := exec.Command(program, "trace", "-v", "-p", p.pid, "-e", p.script(`work@ { printf("%100d\n", arg0); }`))
+		cmd.Stdout = write
+		r := startCmd(t, cmd)
+		write.Close()
+		r.waitArmed()
+		for range 20 { // more than the pipe and trapless itself hold
+			p.call("work", 1000)
+		}
+		if err := cmd.Process.Signal(os.Interrupt); err != nil {
+			t.Fatal(err)
+		}
+		for until := time.Now().Add(testkit.Deadline); len(testkit.TextChanges(t, p.Pid())) != 0; { // it is not waited for who reads
+			if time.Now().After(until) {
+				t.Fatal("the probes are still there")
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
+		if _, err := io.Copy(io.Discard, read); err != nil {
+			t.Fatal(err)
+		}
+		if res := r.wait(); res.status != 0 {
+			t.Errorf("%+v", res)
+		}
 	})
 	t.Run("output is closed", func(t *testing.T) {
 		p := startBusy(t)

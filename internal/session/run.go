@@ -76,6 +76,16 @@ func (s *Session) check(err error) {
 	}
 }
 
+// stalled reports whether the output takes no more at the moment.
+func (s *Session) stalled() bool {
+	if s.config.Stalled == nil {
+		return false
+	}
+	stalled, err := s.config.Stalled()
+	s.check(err)
+	return stalled
+}
+
 // poller is when something is to be looked at again.
 type poller struct {
 	timers               []*timer
@@ -131,8 +141,11 @@ func (s *Session) look(p *poller, now time.Time) bool {
 	if s.stopped || s.closed || s.target != nil && !s.armed {
 		return false
 	}
-	s.drain(false)
-	s.tellRemarks(now, false)
+	stalled := s.stalled()
+	if !stalled {
+		s.drain(false)
+		s.tellRemarks(now, false)
+	}
 	if s.arena.Stopped() {
 		s.stopped = true
 		return false
@@ -148,7 +161,9 @@ func (s *Session) look(p *poller, now time.Time) bool {
 	if s.gathers() {
 		s.lookAtMembers(now)
 	}
-	s.runTimers(p.timers, now)
+	if !stalled {
+		s.runTimers(p.timers, now)
+	}
 	if now.After(p.clock) {
 		p.clock = now.Add(clockTime)
 		s.arena.Publish(s.clock, arena.ReadClock())

@@ -51,6 +51,8 @@ type Config struct {
 	Sink   Sink
 	Warn   func(format string, args ...any) // what the user should know
 	Log    func(format string, args ...any) // what is done; may be nil
+	// Stalled: see trapless.Options; may be nil.
+	Stalled func() (bool, error)
 	// Breakpoints: see plan.Facts.
 	Breakpoints bool
 	Unsafe      bool // system() may run commands
