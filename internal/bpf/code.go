@@ -139,6 +139,7 @@ func (c *Code) Charge(i int) int {
 const (
 	costHelper  = 64  // a look-up, a record, a reading of the clock
 	costSyscall = 400 // a system call
+	costFormat  = 1000
 )
 
 // A for_each_map_elem looks at up to EachPositions positions of the map at a time,
@@ -154,6 +155,8 @@ func (c *Code) helperCharge(i int) int {
 	case asm.FnProbeRead, asm.FnProbeReadStr, asm.FnProbeReadUser, asm.FnProbeReadUserStr,
 		asm.FnGetCurrentComm, asm.FnGetCurrentUidGid, asm.FnKtimeGetBootNs:
 		return costSyscall
+	case asm.FnSnprintf:
+		return costFormat
 	case HelperGetCurrentPidTgid:
 		if next := &c.Insns[i+1]; !c.repeats || next.Kind == ALU && next.ALU == asm.RSh && next.Dst == asm.R0 && !next.UseSrc && next.Imm == 32 {
 			return 0 // only the process is wanted, which takes no system call
@@ -174,7 +177,7 @@ func (in *Insn) ChargeSize() (bytes int, size asm.Register) {
 	switch in.Helper() {
 	case asm.FnProbeRead, asm.FnProbeReadUser:
 		return 4, asm.R2
-	case asm.FnProbeReadStr, asm.FnProbeReadUserStr:
+	case asm.FnProbeReadStr, asm.FnProbeReadUserStr, asm.FnSnprintf:
 		return 1, asm.R2
 	}
 	return 0, 0

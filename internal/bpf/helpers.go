@@ -210,7 +210,7 @@ var helpers = []Helper{
 	{asm.FnGetAttachCookie, "get_attach_cookie", args{ArgContext}, RetScalar, ""},
 	{asm.FnTracePrintk, "trace_printk", args{ArgRead, ArgSize, ArgOptional, ArgOptional, ArgOptional}, RetScalar, ""},
 	{asm.FnTraceVprintk, "trace_vprintk", args{ArgRead, ArgSize, ArgReadOrNull, ArgSizeOrZero}, RetScalar, ""},
-	{asm.FnSnprintf, "snprintf", args{ArgWriteOrNull, ArgSizeOrZero, ArgString, ArgReadOrNull, ArgSizeOrZero}, RetScalar, notYet},
+	{asm.FnSnprintf, "snprintf", args{ArgWriteOrNull, ArgSizeOrZero, ArgString, ArgReadOrNull, ArgSizeOrZero}, RetScalar, ""},
 	{asm.FnStrncmp, "strncmp", args{ArgRead, ArgSize, ArgString}, RetScalar, ""},
 	{asm.FnLoop, "loop", args{ArgAnything, ArgFunc, ArgStackOrNull, ArgAnything}, RetScalar, ""},
 	{asm.FnTailCall, "tail_call", args{ArgContext, ArgMap, ArgAnything}, RetScalar, notYet},

@@ -24,6 +24,8 @@ func (x *run) helper(h *Helper) (uint64, error) {
 		return x.Now(), nil
 	case asm.FnProbeRead, asm.FnProbeReadUser, asm.FnProbeReadStr, asm.FnProbeReadUserStr:
 		return x.probeRead(h)
+	case asm.FnSnprintf:
+		return x.snprintf()
 	case asm.FnStrncmp:
 		return x.strncmp()
 	case asm.FnGetCurrentComm:

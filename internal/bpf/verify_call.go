@@ -288,6 +288,26 @@ func (a *arguments) stringArg(r asm.Register, v *value) *rejection {
 	return nil
 }
 
+// format requires a format that can be printed, with the arguments in the memory
+// whose size is in another register.
+func (a *arguments) format(r, size asm.Register) *rejection {
+	n, ok := a.st.reg(size).isKnown()
+	if !ok || n%8 != 0 || n > 8*maxTraceArgs {
+		return a.refuse(ReasonSize, fmt.Sprintf("%s takes up to %d arguments of 8 bytes: the size in %v must be a constant", a.helper.Name, maxTraceArgs, size),
+			"pass an array of u64, and its size")
+	}
+	v := a.st.reg(r)
+	text, _, _ := bytes.Cut(a.constants(v)[v.num.Bits.Value:], []byte{0})
+	pieces, err := parseFormat(string(text))
+	switch want := conversions(pieces); {
+	case err != nil:
+		return a.refuse(ReasonFormat, fmt.Sprintf("%v: %q", err, text), "use %d, %u, %x, %X, %c, %s or %p, with l or ll before integers")
+	case want > int(n/8):
+		return a.refuse(ReasonFormat, fmt.Sprintf("the format %q takes %d arguments, there are %d", text, want, n/8), "pass one for each conversion")
+	}
+	return nil
+}
+
 func (a *arguments) constSize(r asm.Register, v *value) *rejection {
 	c, ok := v.isKnown()
 	if !ok || c == 0 || c > math.MaxInt32 {
@@ -379,5 +399,6 @@ var helperRules = map[asm.BuiltinFunc]func(a *arguments) *rejection{
 		return a.noFlags(asm.R4)
 	},
 	asm.FnForEachMapElem: func(a *arguments) *rejection { return a.noFlags(asm.R4) },
+	asm.FnSnprintf:       func(a *arguments) *rejection { return a.format(asm.R3, asm.R5) },
 	asm.FnTailCall:       func(a *arguments) *rejection { return a.allReturned("another program takes over") },
 }

@@ -38,6 +38,7 @@ const (
 	ReasonCallTarget         Reason = "call-target"            // it is not known what a callx calls
 	ReasonArgument           Reason = "argument"               // a helper takes something else
 	ReasonSize               Reason = "size"                   // a size may be wrong
+	ReasonFormat             Reason = "format"                 // a format cannot be printed, or not with these arguments
 	ReasonMapType            Reason = "map-type"               // a map is not of the type that is needed
 	ReasonReturn             Reason = "return-value"           // a function returns what it must not
 	ReasonNotInMain          Reason = "not-in-main"            // only the main function may do this

@@ -1,8 +1,6 @@
 package routine
 
 import (
-	"fmt"
-
 	"github.com/cilium/ebpf/asm"
 
 	"trapless/internal/abi"
@@ -144,15 +142,16 @@ func ProbeReadUserStr(m *Memory) *bpf.Program {
 // page finds how many bytes can be read from the source on: all that is left of what
 // need not be asked for, or of its page, if that can be read.
 func (c *code) page(m *Memory, fault string) {
+	readable := c.fresh("readable")
 	if m.Stack != 0 {
-		c.stack(m.Stack)
+		c.stack(m.Stack, readable)
 	}
-	for i, r := range m.Permanent {
-		next := fmt.Sprint("elsewhere", i)
+	for _, r := range m.Permanent {
+		next := c.fresh("elsewhere")
 		c.number(chunk, uint64(r.End))
 		c.add(asm.JGE.Reg(source, chunk, next))
 		c.number(asm.R0, uint64(r.Start))
-		c.add(asm.JLT.Reg(source, asm.R0, next), asm.Sub.Reg(chunk, source), asm.Mov.Imm(asm.R1, abi.SlotReads), asm.Ja.Label("readable"))
+		c.add(asm.JLT.Reg(source, asm.R0, next), asm.Sub.Reg(chunk, source), asm.Mov.Imm(asm.R1, abi.SlotReads), asm.Ja.Label(readable))
 		c.bind(next)
 	}
 	c.add(asm.Mov.Imm(asm.R1, SysRtSigprocmask), asm.Mov.Imm(asm.R2, invalidHow), asm.Mov.Reg(asm.R3, source),
@@ -160,21 +159,22 @@ func (c *code) page(m *Memory, fault string) {
 		asm.JNE.Imm(asm.R0, errInval, fault), // -EFAULT, or a filter's answer
 		asm.Mov.Reg(asm.R0, source), asm.And.Imm(asm.R0, abi.PageSize-1), asm.Mov.Imm(chunk, abi.PageSize), asm.Sub.Reg(chunk, asm.R0),
 		asm.Mov.Imm(asm.R1, abi.SlotAsked))
-	c.bind("readable")
+	c.bind(readable)
 	c.add(asm.LoadMem(asm.R0, asm.R10, keptAt, asm.DWord), asm.Add.Reg(asm.R1, asm.R0), Increment.Call())
 }
 
 // stack finds whether the source is on the stack that the thread runs on, between
 // the stack pointer and the end: that is mapped.
-func (c *code) stack(at int32) {
+func (c *code) stack(at int32, readable string) {
+	elsewhere, low := c.fresh("no_stack"), c.fresh("low")
 	c.add(asm.Mov.Imm(asm.R1, at+8), ThreadWord.Call(), asm.Mov.Reg(chunk, asm.R0), asm.Mov.Imm(asm.R1, at), ThreadWord.Call(),
-		asm.Add.Reg(chunk, asm.R0), asm.JGE.Reg(source, chunk, "no_stack"), asm.JNE.Imm(asm.R0, 0, "low"),
+		asm.Add.Reg(chunk, asm.R0), asm.JGE.Reg(source, chunk, elsewhere), asm.JNE.Imm(asm.R0, 0, low),
 		asm.Mov.Reg(asm.R0, chunk), asm.Sub.Imm(asm.R0, MainStack))
-	c.bind("low")
-	c.add(asm.StoreMem(asm.R10, keptLow, asm.R0, asm.DWord), StackPointer.Call(), asm.JLT.Reg(source, asm.R0, "no_stack"), asm.JGE.Reg(asm.R0, chunk, "no_stack"),
-		asm.LoadMem(asm.R1, asm.R10, keptLow, asm.DWord), asm.JLT.Reg(asm.R0, asm.R1, "no_stack"),
-		asm.Sub.Reg(chunk, source), asm.Mov.Imm(asm.R1, abi.SlotReads), asm.Ja.Label("readable"))
-	c.bind("no_stack")
+	c.bind(low)
+	c.add(asm.StoreMem(asm.R10, keptLow, asm.R0, asm.DWord), StackPointer.Call(), asm.JLT.Reg(source, asm.R0, elsewhere), asm.JGE.Reg(asm.R0, chunk, elsewhere),
+		asm.LoadMem(asm.R1, asm.R10, keptLow, asm.DWord), asm.JLT.Reg(asm.R0, asm.R1, elsewhere),
+		asm.Sub.Reg(chunk, source), asm.Mov.Imm(asm.R1, abi.SlotReads), asm.Ja.Label(readable))
+	c.bind(elsewhere)
 }
 
 const keptLow = -32
@@ -310,6 +310,7 @@ var helpers = []Helper{
 	{asm.FnGetCurrentComm, alone(Comm), []Call{{SysPrctl, []uint64{prGetName, somewhere}}}, false},
 	{asm.FnKtimeGetBootNs, alone(BootNs), []Call{{SysClockGettime, []uint64{clockBoottime, somewhere}}}, false},
 	{asm.FnStrncmp, alone(Strncmp), nil, false},
+	{asm.FnSnprintf, Snprintf, Ask, true},
 	{asm.FnGetCurrentPidTgid, alone(Tid), []Call{{SysGettid, nil}}, false}, // of the thread alone
 }
 
