@@ -170,12 +170,29 @@ func (g *Group) seizeEverything(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if n+m == 0 {
+		if n+m == 0 && !g.dropReplaced() {
 			return nil
 		}
 		g.t.pump()
 	}
 	return refuse(g.PID, ReasonBusy, "it makes threads faster than they can be attached to")
+}
+
+// dropReplaced forgets leaders that are not attached to any more, without a word: a
+// thread that was not attached to yet has called execve and got the leader's id. It
+// reports whether there was one.
+func (g *Group) dropReplaced() (found bool) {
+	for pid := range g.procs {
+		th := g.threads[pid]
+		if th == nil || th.state != stateRunning {
+			continue
+		}
+		if st, err := proc.ReadStatus(pid, pid); err == nil && st.TracerPid != g.t.tid {
+			th.drop()
+			found = true
+		}
+	}
+	return found
 }
 
 // seizeThreads lists the threads of the group's processes once and attaches to

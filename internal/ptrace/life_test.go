@@ -334,7 +334,7 @@ func gone(err error) bool {
 // one that was to call execve may have done so before we attached.
 func useUntilGone(t *testing.T, tg *target) (done int, last error) {
 	t.Helper()
-	ctx := within(t, 20*time.Second)
+	ctx := within(t, time.Minute)
 	g, err := tracer(t).Seize(ctx, tg.pid)
 	if err != nil {
 		return 0, err
@@ -343,7 +343,7 @@ func useUntilGone(t *testing.T, tg *target) (done int, last error) {
 	_, err = g.Foothold(ctx, 0, abi.PageSize)
 	var b Blob
 	b.Call(sysGetpid)
-	for ; err == nil && done < 3000; done++ {
+	for until := time.Now().Add(10 * time.Second); err == nil && done < 3000 && time.Now().Before(until); done++ {
 		switch done % 3 {
 		case 0:
 			_, err = g.Run(ctx, &b)
@@ -409,6 +409,28 @@ func TestExecAtAnyTime(t *testing.T) {
 		}
 		tg.finish()
 	}
+}
+
+// TestExecWhileAttaching: a thread calls execve when the first one has been attached to,
+// and it itself has not. It gets the first one's id, and nothing is reported.
+func TestExecWhileAttaching(t *testing.T) {
+	exe := build(t, "ptrace_life.c")
+	tg := start(t, exe, "exec", "100", exe, "spin")
+	ctx := within(t, 20*time.Second)
+	g := tracer(t).newGroup(tg.pid)
+	check(t, g.t.do(func() error {
+		g.mode = modeRun
+		_, err := g.seizeThread(tg.pid, tg.pid)
+		return err
+	}))
+	if line := tg.line(); line != "ready" {
+		t.Fatalf("after execve the target says %q", line)
+	}
+	check(t, g.t.do(func() error { return g.seize(ctx) }))
+	_, err := g.Foothold(ctx, 0, abi.PageSize)
+	check(t, err)
+	check(t, g.Detach(ctx))
+	tg.alive()
 }
 
 func TestMemoryOutlivesNothing(t *testing.T) {
