@@ -2,12 +2,10 @@ package saturation
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -55,9 +53,6 @@ func (s *service) saturate(t *testing.T, c probing, work time.Duration) *run {
 	if err := r.visit(p.Pid, c.modules, c.choice, meanwhile); err != nil {
 		if p.Ended() {
 			t.Fatalf("%v, %v\n%s", err, p.Wait(), p.Output())
-		}
-		if errors.Is(err, syscall.EEXIST) {
-			t.Skipf("the target mapped memory where a springboard was to lie; a session would start anew: %v", err)
 		}
 		t.Fatalf("%v\n%s", err, p.Output())
 	}

@@ -172,7 +172,7 @@ func (r *run) probe(ctx context.Context, g *ptrace.Group, patterns []string, c c
 		return nil, nil, err
 	}
 	r.planning = lap()
-	layout, err := abi.NewLayout(abi.Config{Threads: 8, Maps: []abi.MapSpec{counterMap(mods)}, JournalSize: 1<<20 + 256*uint64(len(windows))})
+	layout, err := abi.NewLayout(abi.Config{Threads: 8, Maps: []abi.MapSpec{counterMap(mods)}, JournalSize: 1<<20 + placeTries*256*uint64(len(windows))})
 	if err != nil {
 		return nil, nil, err
 	}
@@ -180,6 +180,13 @@ func (r *run) probe(ctx context.Context, g *ptrace.Group, patterns []string, c c
 		return nil, nil, err
 	}
 	detours, err := r.place(ctx, target, windows)
+	for try := 1; errors.Is(err, syscall.EEXIST) && try < placeTries; try++ {
+		clear(r.refused)
+		if windows, err = r.plan(g.PID, mods, c); err != nil {
+			return nil, nil, err
+		}
+		detours, err = r.place(ctx, target, windows)
+	}
 	if err != nil {
 		return nil, nil, err
 	}
@@ -190,6 +197,10 @@ func (r *run) probe(ctx context.Context, g *ptrace.Group, patterns []string, c c
 	r.arming = lap()
 	return mods, target, nil
 }
+
+// placeTries bounds how often all is planned anew because the target has mapped memory
+// where ours was to lie, as a session does it.
+const placeTries = 4
 
 // release closes files and memory, of which nothing can be lost.
 func release(mods []*module, target *inject.Target) {
