@@ -180,6 +180,25 @@ func TestWatermarkHoldsBackTheNewest(t *testing.T) {
 	}
 }
 
+// TestRecordsOfTheFuture: records whose time stamps a target has made up are not kept for ever.
+func TestRecordsOfTheFuture(t *testing.T) {
+	a := newArena(t, abi.PageSize)
+	a.own(2, 0x2000)
+	a.produce(2, 1, 1)
+	a.Drain(false) // a mark is set
+	got := 1
+	for i := uint64(0); i < 1000; i++ {
+		a.produce(2, 1<<63+i, i)
+		got += len(a.Drain(false))
+	}
+	if kept := cap(a.rings[2].pending); kept > 2*abi.PageSize || got < 1000 {
+		t.Errorf("%d records were handled, and %d bytes are kept", got, kept)
+	}
+	if n := a.Losses().Corrupt; n == 0 {
+		t.Error("nobody is told of them")
+	}
+}
+
 func TestMapRefusesAnArenaOfAnotherSize(t *testing.T) {
 	f, err := os.CreateTemp(t.TempDir(), "")
 	if err != nil {

@@ -150,7 +150,15 @@ func (a *Arena) parse(r *ringState) {
 		return
 	}
 	r.size, r.tsc = int(size), binary.LittleEndian.Uint64(b[abi.RecTSC:])
+	if r.tsc > a.mark && r.tsc-a.mark > mostAhead {
+		a.bad++
+		r.tsc = 0 // it must not be waited for
+	}
 }
+
+// mostAhead is how much newer than the look at its ring a record may be, in ticks of
+// the time stamp counter: some tenths of a second.
+const mostAhead = 1 << 30
 
 // Drain is Each for who wants to keep the records.
 func (a *Arena) Drain(all bool) (out []Record) {
