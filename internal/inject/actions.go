@@ -78,7 +78,7 @@ func (t *Target) installActions(ctx context.Context, signals []int) error {
 	}
 	for _, sig := range installed {
 		e := entry{kind: entryAction, state: statePending, a: uint64(sig), b: uint64(h.handler), c: uint64(h.data)}
-		if err := t.journal.append(e); err != nil {
+		if _, err := t.record(e); err != nil {
 			return err
 		}
 	}

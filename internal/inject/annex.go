@@ -72,7 +72,8 @@ func (t *Target) mapAnnex(ctx context.Context, size uint64) error {
 	if len(t.annexes.all) == 1 {
 		t.annexes.used = abi.PageSize
 	}
-	return t.journal.append(entry{kind: entryAnnex, a: uint64(at), b: size})
+	_, err = t.record(entry{kind: entryAnnex, a: uint64(at), b: size})
+	return err
 }
 
 // openTables makes the pair tables, or takes over those of an earlier tracer.

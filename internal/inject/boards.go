@@ -47,7 +47,7 @@ func (t *Target) mapBoards(ctx context.Context, s *plan.Space) error {
 			if i >= len(results) || results[i] != uint64(r.Start) {
 				break // the calls behind one that failed were not made
 			}
-			if jerr := t.journal.append(entry{kind: entryBoard, a: uint64(r.Start), b: r.Len()}); jerr != nil {
+			if _, jerr := t.record(entry{kind: entryBoard, a: uint64(r.Start), b: r.Len()}); jerr != nil {
 				return errors.Join(err, jerr)
 			}
 			t.addBoard(r)

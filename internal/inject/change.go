@@ -58,6 +58,7 @@ func (t *Target) Apply(ctx context.Context, changes []Change, then func() error)
 	if err := t.announce(in); err != nil {
 		return nil, err
 	}
+	defer func() { t.announced = nil }()
 	a.signals = t.neededSignals(in)
 	if err = a.run(ctx, changes); err != nil {
 		err = errors.Join(err, a.undo(ctx))

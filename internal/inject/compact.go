@@ -54,6 +54,11 @@ func (t *Target) record(es ...entry) (int, error) {
 	for _, d := range t.detours {
 		d.entry = moved[d.entry]
 	}
+	for _, d := range t.announced {
+		if !d.inPlace && d.entry >= 0 {
+			d.entry = moved[d.entry]
+		}
+	}
 	for at, i := range t.semaphores {
 		t.semaphores[at] = moved[i]
 	}
@@ -77,5 +82,6 @@ func (t *Target) announce(ds []*Detour) error {
 	for i, d := range ds {
 		d.entry = first + i
 	}
+	t.announced = ds
 	return nil
 }

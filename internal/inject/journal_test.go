@@ -169,6 +169,9 @@ func TestJournalCompacts(t *testing.T) {
 			if err := target.announce(ds); err != nil {
 				t.Fatalf("step %d: %v", step, err)
 			}
+			for _, d := range ds {
+				d.inPlace = true
+			}
 			target.detours = append(target.detours, ds...)
 		} else if n := len(target.detours); n > 0 {
 			i := r.IntN(n)
@@ -195,6 +198,54 @@ func TestJournalCompacts(t *testing.T) {
 		}
 		if !slices.Equal(got, want) || read.entries[0].kind != entryRegion {
 			t.Fatalf("step %d: the journal has %v, there are %v", step, got, want)
+		}
+	}
+}
+
+// TestCompactionWhileChangesAreMade: the journal is compacted while patches are announced that are not in place yet.
+// The entries that are withdrawn then are those of the patches that were refused.
+func TestCompactionWhileChangesAreMade(t *testing.T) {
+	const room = 1000
+	mem := make(fakeMemory, abi.HeaderSize+room)
+	j, err := newJournal(&abi.Layout{Journal: abi.HeaderSize, JournalSize: room}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := j.publish(mem, 0, 0); err != nil {
+		t.Fatal(err)
+	}
+	target := &Target{journal: j}
+	for range 5 { // what has been there before is left out later
+		i, err := target.record(entry{kind: entrySemaphore, state: statePending, a: 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := j.setState(i, stateUndone); err != nil {
+			t.Fatal(err)
+		}
+	}
+	put := &Detour{patch: plan.Patch{Addr: 1000, Old: []byte{1}, New: []byte{2}}}
+	refused := &Detour{patch: plan.Patch{Addr: 2000, Old: []byte{1}, New: []byte{2}}}
+	if err := target.announce([]*Detour{refused, put}); err != nil {
+		t.Fatal(err)
+	}
+	put.inPlace, target.detours = true, []*Detour{put}
+	start := j.start
+	for a := uint64(2); target.journal.start == start; a++ {
+		if _, err := target.record(entry{kind: entrySemaphore, state: statePending, a: a}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := target.withdraw(refused); err != nil {
+		t.Fatal(err)
+	}
+	read, _, err := openJournal(mem, 0, uint64(len(mem)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range read.entries {
+		if undone := e.state == stateUndone; undone != (e.kind == entryPatch && e.a == 2000) {
+			t.Errorf("the entry of kind %d at %d: undone %v", e.kind, e.a, undone)
 		}
 	}
 }

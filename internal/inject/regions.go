@@ -296,7 +296,8 @@ func (t *Target) mapRegion(ctx context.Context, r *Region) error {
 	if _, err := t.group.Run(ctx, &b); err != nil {
 		return fmt.Errorf("process %d: mapping a code region of %d KB at %s: %w", t.PID, r.Len()>>10, r.Start, err)
 	}
-	return t.journal.append(entry{kind: entryRegion, a: uint64(r.Start), b: r.Len()})
+	_, err := t.record(entry{kind: entryRegion, a: uint64(r.Start), b: r.Len()})
+	return err
 }
 
 // settle finds the foothold of an earlier session, or makes one.

@@ -76,6 +76,7 @@ type Target struct {
 	handlers   handlerState
 	gatesOpen  bool      // the gates of detours in place, as far as their programs are enabled
 	detours    []*Detour // that are in place
+	announced  []*Detour // that are about to be, or to be refused
 	faulting   int       // of them, how many have instructions that may fault
 	looked     int       // the detour whose text was looked at last
 
