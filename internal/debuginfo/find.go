@@ -14,6 +14,7 @@ import (
 	"slices"
 
 	"trapless/internal/image"
+	"trapless/internal/unix"
 )
 
 // directory is where distributions keep separate files with debug information (GDB manual, "Debugging
@@ -88,7 +89,7 @@ func byBuildID(root, name, link, id string, dirs []string) []string {
 
 // open opens a file that is the one that is meant.
 func open(name string, meant func(*File) bool) *File {
-	file, err := os.Open(name)
+	file, err := unix.OpenNow(name)
 	if err != nil {
 		return nil
 	}

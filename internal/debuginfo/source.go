@@ -8,6 +8,7 @@ import (
 
 	"trapless/internal/image"
 	"trapless/internal/lang"
+	"trapless/internal/unix"
 )
 
 // Source knows the types of the files that a script's attach points name. It reads a file when something in it
@@ -87,7 +88,7 @@ func (s *Source) open(name string) *debugFile {
 }
 
 func (s *Source) tryOpen(name string) (*debugFile, error) {
-	file, err := os.Open(s.root + name)
+	file, err := unix.OpenNow(s.root + name)
 	if err != nil {
 		return nil, err
 	}

@@ -3,11 +3,11 @@ package debuginfo
 import (
 	"debug/dwarf"
 	"encoding/binary"
-	"os"
 	"path"
 	"strings"
 
 	"trapless/internal/image"
+	"trapless/internal/unix"
 )
 
 // Split debug information (DWARF 5, 7.3.2): the unit in the program only says where the line table and the addresses
@@ -118,7 +118,7 @@ func (p *part) hasUnit(id uint64) bool {
 // splitSections are the sections for debug information of an object file with that of units that were split off, by
 // their names without the end; nil if there is none.
 func splitSections(name string) map[string][]byte {
-	file, err := os.Open(name)
+	file, err := unix.OpenNow(name)
 	if err != nil {
 		return nil
 	}

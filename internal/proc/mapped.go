@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"os"
 	"syscall"
+
+	"trapless/internal/unix"
 )
 
 // OpenMapped opens the file behind a mapping: the very file that is mapped,
@@ -23,7 +25,7 @@ func OpenMapped(pid int, m *Mapping) (*os.File, error) {
 	if f, err := os.Open(Path(pid, name)); err == nil {
 		return f, nil
 	}
-	f, err := os.Open(TaskPath(pid, tid, "root"+m.Path))
+	f, err := unix.OpenNow(TaskPath(pid, tid, "root"+m.Path))
 	if err != nil {
 		return nil, fmt.Errorf("process %d maps %s: %w", pid, m.Path, err)
 	}

@@ -8,9 +8,11 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 
 	"trapless/internal/abi"
 	"trapless/internal/proc"
+	"trapless/internal/unix"
 )
 
 // jitSymbols are the names that a program which makes code at run time writes down for profilers: lines of a
@@ -50,21 +52,31 @@ func (j *jitSymbols) update() {
 	if j.file == "" {
 		j.file = fmt.Sprintf("/tmp/perf-%d.map", number)
 	}
-	f, err := os.Open(proc.Path(j.pid, "root") + j.file)
+	f, err := unix.OpenNow(proc.Path(j.pid, "root") + j.file)
 	if err != nil {
-		f, err = os.Open(j.file)
+		f, err = unix.OpenNow(j.file)
 	}
 	if err != nil {
 		return // the program makes no code, or does not write it down
 	}
 	defer f.Close()
 	st, err := f.Stat()
-	if err != nil || !st.Mode().IsRegular() || st.Size() <= j.read || j.read >= maxJITMap {
+	if err != nil || !st.Mode().IsRegular() || st.Size() <= j.read || j.read >= maxJITMap || !j.believes(st) {
 		return
 	}
 	if _, err := f.Seek(j.read, io.SeekStart); err == nil {
 		j.parse(io.LimitReader(f, maxJITMap-j.read))
 	}
+}
+
+// believes reports whether a file is the program's own, ours or root's: everybody may write to /tmp.
+func (j *jitSymbols) believes(st os.FileInfo) bool {
+	owner := int(st.Sys().(*syscall.Stat_t).Uid)
+	if owner == 0 || owner == os.Getuid() {
+		return true
+	}
+	process, err := proc.ReadStatus(j.pid, j.pid)
+	return err == nil && slices.Contains(process.UID[:], owner)
 }
 
 // parse reads whole lines. What is no such line is passed over.

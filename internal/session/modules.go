@@ -17,6 +17,7 @@ import (
 	"trapless/internal/inject"
 	"trapless/internal/lang"
 	"trapless/internal/proc"
+	"trapless/internal/unix"
 )
 
 // module is a file whose text a target has mapped.
@@ -208,7 +209,7 @@ func (ms *modules) mayCome(a *lang.AttachPoint) bool {
 
 // isLoadable reports whether a file is a shared library.
 func isLoadable(name string) bool {
-	f, err := os.Open(name)
+	f, err := unix.OpenNow(name)
 	if err != nil {
 		return false
 	}
@@ -226,7 +227,7 @@ func checkFile(pid int, name string) error {
 	if err != nil {
 		return err
 	}
-	f, err := os.Open(proc.Path(pid, "root") + abs)
+	f, err := unix.OpenNow(proc.Path(pid, "root") + abs)
 	if err != nil {
 		return fmt.Errorf("%s: %w", abs, errors.Unwrap(err))
 	}

@@ -142,7 +142,7 @@ func LibraryFile(root, short string) (string, error) {
 
 // isELF reports whether a file is a program or a library; a linker's script is none.
 func isELF(name string) bool {
-	f, err := os.Open(name)
+	f, err := unix.OpenNow(name)
 	if err != nil {
 		return false
 	}
