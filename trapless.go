@@ -87,6 +87,7 @@ type CompileOptions struct {
 // CompileWith is Compile with more options.
 func CompileWith(name, src string, o CompileOptions) (*Script, error) {
 	options := lang.Options{Params: o.Params, Named: o.Named, Checks: o.Checks, Cgroup: proc.CgroupID, TAI: unix.TAIOffset(), Config: o.Config, Clock: strings.TrimPrefix(o.Clock, "@")}
+	options.Places = o.places
 	types := o.types()
 	defer types.Close()
 	options.Types = types
@@ -98,6 +99,24 @@ func CompileWith(name, src string, o CompileOptions) (*Script, error) {
 		return nil, err
 	}
 	return &Script{compiled: s}, nil
+}
+
+// places are the single places that an attach point with a wildcard stands for, each with
+// a name of its own.
+func (o *CompileOptions) places(a *lang.AttachPoint) []lang.AttachPoint {
+	var list strings.Builder
+	if err := session.List(&list, a.Full(), session.ListOptions{PID: o.PID}); err != nil {
+		return nil // it is told when it is attached
+	}
+	var out []lang.AttachPoint
+	for line := range strings.Lines(list.String()) {
+		points, err := lang.ParseAttach(strings.TrimSpace(line))
+		if err != nil || len(points) != 1 || points[0].Wildcard {
+			return nil
+		}
+		out = append(out, points...)
+	}
+	return out
 }
 
 // allows refuses what a script may only do with Unsafe.

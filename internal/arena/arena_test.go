@@ -55,6 +55,18 @@ func TestEntriesSumOverSlots(t *testing.T) {
 	}
 }
 
+func TestMapsOfStacksHaveNoEntries(t *testing.T) {
+	l, err := abi.NewLayout(abi.Config{Threads: 4, Maps: []abi.MapSpec{{Name: "stacks", Kind: abi.StackTrace, KeySize: 4, ValueSize: 8 * 127, MaxEntries: 1 << 14}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := New(make([]byte, l.Size), l)
+	a.Init(1)
+	if all := a.Entries(0); all != nil {
+		t.Error(all)
+	}
+}
+
 func TestMaxWordIsTheLargestOverSlots(t *testing.T) {
 	l, err := abi.NewLayout(abi.Config{Threads: 4, Maps: []abi.MapSpec{{Name: "max", Kind: abi.PerSlotArray, KeySize: 4, ValueSize: 16, MaxEntries: 1, MaxWord: 1}}})
 	if err != nil {

@@ -21,8 +21,11 @@ type Entry struct {
 func (a *Arena) Entries(m int) []Entry {
 	ml := &a.layout.Maps[m]
 	slots := a.slotsInUse()
-	if ml.Kind == abi.PerThread {
+	switch ml.Kind {
+	case abi.PerThread:
 		return a.threadEntries(ml, slots)
+	case abi.StackTrace:
+		return nil // it is asked by numbers
 	}
 	var out []Entry
 	for pos := range ml.Positions() {

@@ -27,6 +27,9 @@ type outcome struct {
 // attachTime is how long a script may take until its probes are in place, as in bpftrace's runner.
 const attachTime = 10 * time.Second
 
+// endTime is how long a command may take to end after its output has.
+const endTime = 2 * time.Second
+
 // notice is the line that tells that the probes are in place.
 const notice = "__BPFTRACE_NOTIFY_PROBES_ATTACHED"
 
@@ -156,8 +159,11 @@ func (b *bench) judge(c *testCase, command, enter string) outcome {
 		return outcome{failed: err.Error()}
 	}
 	out, late := b.watch(c, cmd, r, enter)
-	_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) // what it left behind
+	kill := func() { _ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
+	timer := time.AfterFunc(endTime, kill) // it has closed its output, and is about to end
 	err = cmd.Wait()
+	timer.Stop()
+	kill() // what it left behind
 	o := outcome{output: escaped(out)}
 	if missed := c.failures(b.dir, o.output); len(missed) > 0 {
 		o.failed = strings.Join(missed, "; ")

@@ -386,15 +386,15 @@ func (c *checker) constantBuiltin(name string, b *exprBase) (Type, bool) {
 		}
 		b.setString(text)
 	case "probe":
-		b.setString(c.probe.attach[0].full())
+		b.setString(c.probe.attach[0].Full())
 	default:
 		return badType, false
 	}
 	return b.typ, true
 }
 
-// full is the attach point with the whole name of its provider.
-func (a *AttachPoint) full() string {
+// Full is the attach point with the whole name of its provider.
+func (a *AttachPoint) Full() string {
 	_, rest, found := strings.Cut(a.Text, ":")
 	switch {
 	case !found || a.Kind == Begin || a.Kind == End:

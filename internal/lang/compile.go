@@ -26,6 +26,9 @@ type Options struct {
 	Types TypeSource        // may be nil
 	Clock string            // the map that holds the time which tseries() sees, without '@'; the real time if empty
 
+	// Places are the attach points of single functions or markers that fit one with a
+	// wildcard, none if that is not known. May be nil.
+	Places func(a *AttachPoint) []AttachPoint
 	Cgroup func(path string) (uint64, bool) // the number of a control group; may be nil
 	TAI    uint64                           // CLOCK_TAI minus CLOCK_MONOTONIC, in nanoseconds
 	Checks bool                             // reads that fail, of maps and of memory, are told of
@@ -46,7 +49,7 @@ func Compile(src, name string, opts Options) (*Script, error) {
 			Hint("a probe is: uprobe:PATH:FUNCTION { statements }")
 	}
 	findLines(tree, diags, opts.Types)
-	expand(tree, diags)
+	expand(tree, diags, opts.Places)
 	if opts.Types != nil {
 		for _, p := range tree.probes {
 			for i := range p.attach {

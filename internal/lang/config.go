@@ -85,9 +85,21 @@ func (c *checker) configure(block []*configNode) {
 			if why != "" {
 				c.diags.Plainf("BPFTRACE_%s: %s", strings.ToUpper(name), why)
 			}
-			c.set(name, value)
+			c.set(name, c.limited(diag.Span{}, name, value))
 		}
 	}
+}
+
+// limited cuts a number to the largest that is possible here.
+func (c *checker) limited(at diag.Span, name string, value setting) setting {
+	if top := c.config[name].valid.top; top > 0 && value.number > top {
+		d := c.diags.Warnf(at, "%s: %d is used, the largest that is possible here, not %d", name, top, value.number)
+		if at == (diag.Span{}) {
+			d.Source = nil
+		}
+		value.number = top
+	}
+	return value
 }
 
 func (c *checker) set(name string, value setting) {
@@ -124,7 +136,7 @@ func (c *checker) configLine(s *configNode) {
 		c.invalid(s.span, name, why)
 		return
 	}
-	c.set(name, value)
+	c.set(name, c.limited(s.span, name, value))
 }
 
 func (c *checker) invalid(at diag.Span, name, why string) {
@@ -151,7 +163,7 @@ func (v *valid) parse(text string) (s setting, why string) {
 		switch {
 		case err != nil:
 			return s, "expecting a number, got " + text
-		case n < v.low || n > v.top:
+		case n < v.low:
 			return s, fmt.Sprintf("expecting a number from %d to %d, got %d", v.low, v.top, n)
 		}
 		return setting{number: n}, ""

@@ -29,6 +29,8 @@ type expander struct {
 	fn    *fnExpr           // the function that a return leaves
 	from  []diag.Span       // see exprBase
 
+	places func(*AttachPoint) []AttachPoint // see Options.Places
+
 	elapsed, dur bool            // they are used
 	called       map[string]bool // functions, shared by all
 }
@@ -39,8 +41,8 @@ const (
 )
 
 // expand puts macros and functions in everywhere.
-func expand(n *scriptNode, diags *diag.Collector) {
-	e := &expander{diags: diags, macros: map[string][]*macroNode{}, fns: map[string]*fnNode{}, called: map[string]bool{}}
+func expand(n *scriptNode, diags *diag.Collector, places func(*AttachPoint) []AttachPoint) {
+	e := &expander{places: places, diags: diags, macros: map[string][]*macroNode{}, fns: map[string]*fnNode{}, called: map[string]bool{}}
 	for _, m := range n.macros {
 		for _, other := range e.macros[m.name] {
 			if sameSignature(m, other) {
@@ -76,10 +78,13 @@ func expand(n *scriptNode, diags *diag.Collector) {
 func (e *expander) probe(p *probeNode) []*probeNode {
 	e.dur = false
 	out := &probeNode{attach: p.attach, predicate: e.expr(p.predicate), body: e.block(p.body), span: p.span}
+	if uses(out, "probe") || uses(out, "probetype") {
+		out.attach = e.single(p.attach, uses(out, "probe"))
+	}
 	switch {
-	case len(p.attach) > 1 && (uses(out, "probe") || uses(out, "probetype")):
+	case len(out.attach) > 1 && (uses(out, "probe") || uses(out, "probetype")):
 		var each []*probeNode
-		for _, a := range p.attach {
+		for _, a := range out.attach {
 			each = append(each, e.probe(&probeNode{attach: []AttachPoint{a}, predicate: p.predicate, body: p.body, span: p.span})...)
 		}
 		return each
@@ -87,6 +92,27 @@ func (e *expander) probe(p *probeNode) []*probeNode {
 		return []*probeNode{e.noteEntry(p), out}
 	}
 	return []*probeNode{out}
+}
+
+// single are the attach points, those with wildcards replaced by the places that they
+// stand for if the name of each matters.
+func (e *expander) single(attach []AttachPoint, named bool) []AttachPoint {
+	var out []AttachPoint
+	for i := range attach {
+		a := &attach[i]
+		var places []AttachPoint
+		if wild := a.Wildcard || a.PathWildcard || strings.Contains(a.Provider, "*"); wild && named && e.places != nil {
+			places = e.places(a)
+		}
+		if len(places) == 0 { // that nothing fits is told later
+			places = []AttachPoint{*a}
+		}
+		for _, p := range places {
+			p.Span = a.Span
+			out = append(out, p)
+		}
+	}
+	return out
 }
 
 // alone makes a probe of a function that nothing calls, whose parameters have no
