@@ -25,6 +25,8 @@ const (
 	// are left get another stop. To stop 50 threads takes a millisecond or two,
 	// and no pause shall last longer than five.
 	sliceTime = 2 * time.Millisecond
+	// stepTime is what it takes to write a patch and its boundaries, about.
+	stepTime = 2 * time.Microsecond
 	// sliceRest is how long the target runs between two stops.
 	sliceRest = time.Millisecond
 	// changeTries bounds how often the target is let run on because threads stand
@@ -126,6 +128,7 @@ type application struct {
 	refusals []*plan.Refusal
 	threads  []ptrace.Stopped // by their program counters
 	maps     *proc.Finder     // in this stop
+	batch    batch            // in this stop
 	busy     error            // why a change has to wait
 }
 
@@ -253,8 +256,17 @@ func (a *application) slice(todo []Change, until time.Time) (left []Change, err 
 	}
 	defer a.maps.Close()
 	slices.SortFunc(a.threads, func(x, y ptrace.Stopped) int { return int(int64(x.Regs.RIP - y.Regs.RIP)) })
+	a.batch = batch{pages: map[abi.Addr][]byte{}}
+	if left, err = a.stageAll(todo, until); err != nil {
+		return left, err
+	}
+	return left, a.flush()
+}
+
+// stageAll makes as many changes as there is time for, but for what flush writes.
+func (a *application) stageAll(todo []Change, until time.Time) (left []Change, err error) {
 	for i := range todo {
-		if i > 0 && !a.held && time.Now().After(until) {
+		if i > 0 && !a.held && time.Now().Add(time.Duration(len(a.batch.steps))*stepTime).After(until) {
 			return append(left, todo[i:]...), nil
 		}
 		err := a.change(&todo[i])
@@ -310,8 +322,8 @@ func (a *application) change(c *Change) error {
 			continue
 		}
 		want := slices.Concat(d.patch.Old, d.Window.Tail())
-		cur := make([]byte, len(want))
-		if err := a.mem.ReadAt(cur, d.patch.Addr); err != nil {
+		cur, err := a.read(d.patch.Addr, len(want))
+		if err != nil {
 			if !a.mem.Alive() {
 				return err
 			}
@@ -352,12 +364,11 @@ func (a *application) putIn(d *Detour) error {
 			}
 		}
 	}
-	if err := a.setBoundaries(d.boundaries()); err != nil {
-		return err
-	}
-	if err := writeText(a.mem, d.patch.Addr, d.patch.Old, d.patch.New); err != nil {
-		return err
-	}
+	return a.stage(textStep{d: d, cur: d.patch.Old, want: d.patch.New})
+}
+
+// enter notes that a patch is in.
+func (a *application) enter(d *Detour) {
 	d.inPlace = true
 	d.index = len(a.detours)
 	a.Target.detours = append(a.detours, d)
@@ -365,19 +376,13 @@ func (a *application) putIn(d *Detour) error {
 	if d.mayFault() {
 		a.Target.faulting++
 	}
-	return nil
 }
 
 func (t *Target) setBoundaries(pairs []pair) error {
 	if len(pairs) == 0 {
 		return nil
 	}
-	for _, w := range t.tables.set(pairs) {
-		if err := t.mem.WriteAt(words([]uint64{w.word}), w.at); err != nil {
-			return err
-		}
-	}
-	return nil
+	return t.tables.set(pairs)
 }
 
 // restore takes one patch out. Text that is not ours any more is left alone.
@@ -385,17 +390,14 @@ func (a *application) restore(d *Detour) error {
 	if !d.inPlace {
 		return nil
 	}
-	p := &d.patch
-	cur := make([]byte, len(p.New))
-	if a.mem.ReadAt(cur, p.Addr) == nil { // else a library was unloaded
+	p, step := &d.patch, textStep{d: d, out: true}
+	if cur, err := a.read(p.Addr, len(p.New)); err == nil { // else a library was unloaded
 		want, ok := original(p.Addr, cur, p.Old, p.New)
 		if ok && (d.stands(a.maps.Find(p.Addr)) || d.copied(cur)) {
-			if err := writeText(a.mem, p.Addr, cur, want); err != nil {
-				return err
-			}
+			step.cur, step.want = bytes.Clone(cur), want
 		}
 	}
-	return a.leave(d)
+	return a.stage(step)
 }
 
 // copied reports whether text that is not the file's mapping any more is a copy of it
@@ -409,24 +411,27 @@ func (d *Detour) copied(cur []byte) bool {
 // Forget is for detours whose text is not mapped any more: nothing is written
 // there, and what may be loaded there next is not theirs.
 func (t *Target) Forget(ds []*Detour) error {
-	errs := []error{t.setGates(ds, false)}
+	err := t.setGates(ds, false)
+	return errors.Join(err, t.leave(slices.DeleteFunc(slices.Clone(ds), func(d *Detour) bool { return !d.inPlace })...))
+}
+
+// leave notes that patches are out.
+func (t *Target) leave(ds ...*Detour) error {
+	var pairs []pair
 	for _, d := range ds {
-		if d.inPlace {
-			errs = append(errs, t.leave(d))
+		for _, p := range d.boundaries() {
+			pairs = append(pairs, pair{p.from, p.from})
 		}
+	}
+	errs := []error{t.setBoundaries(pairs)}
+	for _, d := range ds {
+		errs = append(errs, t.remove(d))
 	}
 	return errors.Join(errs...)
 }
 
-// leave notes that a patch is out.
-func (t *Target) leave(d *Detour) error {
-	gone := d.boundaries()
-	for i := range gone {
-		gone[i].to = gone[i].from
-	}
-	if err := t.setBoundaries(gone); err != nil {
-		return err
-	}
+// remove takes a detour from those in place.
+func (t *Target) remove(d *Detour) error {
 	last := t.detours[len(t.detours)-1]
 	t.detours[d.index], last.index = last, d.index
 	t.detours = t.detours[:len(t.detours)-1]

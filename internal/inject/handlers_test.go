@@ -83,7 +83,7 @@ func handlerScene(t *testing.T) []byte {
 	if err := ts.publish(); err != nil {
 		t.Fatal(err)
 	}
-	if err := setAll(ts, boundaries); err != nil {
+	if err := ts.set(boundaries); err != nil {
 		t.Fatal(err)
 	}
 	var out bytes.Buffer
@@ -115,16 +115,6 @@ func handlerTables(t *testing.T, region fakeMemory, base, dir abi.Addr) *tables 
 		}
 	}
 	return ts
-}
-
-// setAll lets boundaries lead where they should.
-func setAll(ts *tables, pairs []pair) error {
-	for _, w := range ts.set(pairs) {
-		if err := ts.mem.WriteAt(words([]uint64{w.word}), w.at); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // movedMemory is memory at another address than 0.

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math"
+	"slices"
 
 	"trapless/internal/abi"
 )
@@ -207,16 +208,10 @@ func (ts *tables) enterWords(ctx context.Context, s *stretch, kind tableKind, ws
 // entry is the address of entry number i.
 func (t *table) entry(i int) abi.Addr { return t.at + tableFirst + abi.Addr(8*i) }
 
-// wordAt is a word to be written.
-type wordAt struct {
-	at   abi.Addr
-	word uint64
-}
-
-// set changes where boundaries lead that were entered before. It returns what is
-// to be written, while all threads are stopped.
-func (ts *tables) set(pairs []pair) []wordAt {
-	out := make([]wordAt, 0, len(pairs))
+// set changes where boundaries lead that were entered before, while all threads
+// are stopped.
+func (ts *tables) set(pairs []pair) error {
+	changed := map[*table][]int{}
 	for _, p := range pairs {
 		s, err := ts.stretch(p.stretch())
 		w := p.word()
@@ -229,9 +224,36 @@ func (ts *tables) set(pairs []pair) []wordAt {
 			panic("BUG: a boundary that was not entered")
 		}
 		t.words[i] = w
-		out = append(out, wordAt{t.entry(i), w})
+		changed[t] = append(changed[t], i)
 	}
-	return out
+	for _, s := range ts.stretches { // in an order that does not depend on chance
+		t := s.kinds[boundaryTable]
+		if err := ts.write(t, changed[t]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// writeGap is how many entries are written again to save a system call: as many as
+// are copied in the time that it takes.
+const writeGap = 128
+
+// write writes entries of a table, those that lie near each other at once.
+func (ts *tables) write(t *table, entries []int) error {
+	slices.Sort(entries)
+	for len(entries) > 0 {
+		n := 1
+		for n < len(entries) && entries[n]-entries[n-1] <= writeGap {
+			n++
+		}
+		first, last := entries[0], entries[n-1]
+		if err := ts.mem.WriteAt(words(t.words[first:last+1]), t.entry(first)); err != nil {
+			return err
+		}
+		entries = entries[n:]
+	}
+	return nil
 }
 
 // publish shows the tables to the handlers. All threads are stopped.

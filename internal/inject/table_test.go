@@ -81,7 +81,7 @@ func TestTables(t *testing.T) {
 		}
 		if kind == boundaryTable {
 			some := pairs[:r.IntN(len(pairs))]
-			if err := setAll(ts, some); err != nil {
+			if err := ts.set(some); err != nil {
 				t.Fatal(err)
 			}
 			for _, p := range some {
@@ -104,7 +104,7 @@ func TestTables(t *testing.T) {
 		if err := again.enter(t.Context(), boundaryTable, []pair{p}); err != nil {
 			t.Fatal(err)
 		}
-		if err := setAll(again, []pair{p}); err != nil {
+		if err := again.set([]pair{p}); err != nil {
 			t.Fatal(err)
 		}
 		want[boundaryTable][p.from] = p.to

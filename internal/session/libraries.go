@@ -31,9 +31,13 @@ func (r *registry) refresh() (bool, error) {
 	}
 	r.ms.maps = maps
 	var errs []error
+	units := map[*module][]*unit{}
+	for _, u := range r.units {
+		units[u.mod] = append(units[u.mod], u)
+	}
 	for _, mod := range r.ms.loaded {
 		if r.stands(mod) {
-			errs = append(errs, r.renew(mod))
+			errs = append(errs, r.renew(units[mod]))
 		} else {
 			errs = append(errs, r.unload(mod))
 		}
@@ -74,11 +78,11 @@ func (r *registry) stands(mod *module) bool {
 	return m != nil && m.Start == mod.start && m.Perm&proc.Exec != 0 && inject.TextOf(m) == mod.text
 }
 
-// renew looks whether a module was unloaded and loaded again at the same place, and
-// lets it be patched anew if so.
-func (r *registry) renew(mod *module) error {
+// renew looks whether a module with these functions was unloaded and loaded again at
+// the same place, and lets it be patched anew if so.
+func (r *registry) renew(units []*unit) error {
 	var all []*inject.Detour
-	for _, u := range mod.units(r) {
+	for _, u := range units {
 		all = append(all, u.detours...)
 		if len(all) > 0 && len(r.target.Reverted(all[:1])) == 0 {
 			return nil // TextStands looks at all of them, in turn

@@ -272,7 +272,7 @@ func (r *registry) refused() []Refused {
 func (r *registry) windows() (n int) {
 	for _, u := range r.units {
 		for _, w := range u.windows {
-			if slices.ContainsFunc(u.sitesOf(w), (*site).shown) { // else it makes room for others
+			if slices.ContainsFunc(w.Sites, func(s plan.Site) bool { return u.named[s.Addr].shown() }) { // else it makes room for others
 				n++
 			}
 		}

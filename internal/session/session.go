@@ -76,6 +76,7 @@ type Session struct {
 	// mu guards all that follows. Run holds it whenever it does something.
 	mu       sync.Mutex
 	config   Config
+	verbose  bool            // somebody reads the log
 	programs []*bpf.Verified // by probe
 	tracer   *ptrace.Tracer
 	group    *ptrace.Group
@@ -134,7 +135,7 @@ var ErrNoTarget = errors.New("needs a process")
 // newSession verifies the programs: nothing that is not verified gets near a
 // target.
 func newSession(c Config) (*Session, error) {
-	s := &Session{config: c, views: make([]view, len(c.Script.Maps)), clock: arena.NewClock(arena.ReadClock())}
+	s := &Session{config: c, verbose: c.Log != nil, views: make([]view, len(c.Script.Maps)), clock: arena.NewClock(arena.ReadClock())}
 	if s.config.Log == nil {
 		s.config.Log = func(string, ...any) {}
 	}

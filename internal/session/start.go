@@ -138,8 +138,9 @@ func (s *Session) plan() error {
 		return err
 	}
 	s.refused = s.registry.refused()
-	s.config.Log("planned %d windows for %d sites in %.1f ms", s.registry.windows(), len(s.registry.sites), ms1(time.Since(began)))
-	return s.checkRefusals(s.registry.windows())
+	windows := s.registry.windows()
+	s.config.Log("planned %d windows for %d sites in %.1f ms", windows, len(s.registry.sites), ms1(time.Since(began)))
+	return s.checkRefusals(windows)
 }
 
 // meant is an attach point as it stands for the first process of a family: one
@@ -296,7 +297,9 @@ func (s *Session) arm(ctx context.Context) error {
 		}
 	}
 	s.refused, s.sites = s.registry.refused(), s.registry.inPlace()
-	s.registry.logDetours()
+	if s.verbose {
+		s.registry.logDetours()
+	}
 	return s.checkRefusals(s.sites)
 }
 
