@@ -3,6 +3,7 @@ package elfplan
 import (
 	"cmp"
 	"slices"
+	"sync"
 
 	"trapless/internal/abi"
 	"trapless/internal/image"
@@ -18,6 +19,7 @@ type ways struct {
 	complete bool // nothing is missing in pads and taken
 	noReturn []abi.Addr
 	outward  map[image.VAddr]outward
+	familyMu sync.Mutex // guards family: functions are planned at the same time
 	family   map[image.VAddr]family
 }
 
@@ -178,6 +180,8 @@ const mostParts = 16
 // parts, as far as jumps tell: at least one of two relatives is no entry, and a
 // jump leads from one to the other.
 func (m *Module) relatives(r image.Range) family {
+	m.ways.familyMu.Lock()
+	defer m.ways.familyMu.Unlock()
 	if found, ok := m.ways.family[r.Start]; ok {
 		return found
 	}

@@ -16,6 +16,13 @@ func (m *marks) add(i int)      { m.words[i>>6] |= 1 << (i & 63) }
 func (m *marks) remove(i int)   { m.words[i>>6] &^= 1 << (i & 63) }
 func (m *marks) has(i int) bool { return m.words[i>>6]>>(i&63)&1 != 0 }
 
+// union adds the marks of a set for as many numbers.
+func (m *marks) union(o marks) {
+	for i, w := range o.words {
+		m.words[i] |= w
+	}
+}
+
 // count makes rank usable, and says how many marks there are. It counts what
 // is there at this time.
 func (m *marks) count() int {

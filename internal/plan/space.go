@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"math"
 	"slices"
+	"sync"
 
 	"trapless/internal/abi"
 )
@@ -58,6 +59,7 @@ type Space struct {
 	regions []*region
 	boards  []*region         // pages of springboards
 	sorted  []*region         // the same, ascending
+	nearMu  sync.Mutex        // guards near: functions are planned at the same time
 	near    map[abi.Addr]bool // what trapsNear has found, by the address without its low 24 bits
 }
 
@@ -294,6 +296,8 @@ func (s *Space) reserve(w *Window, size int) (abi.Addr, bool) {
 // an address has a trapping top byte.
 func (s *Space) trapsNear(from abi.Addr) bool {
 	key := from &^ (slotSize - 1)
+	s.nearMu.Lock()
+	defer s.nearMu.Unlock()
 	if known, ok := s.near[key]; ok {
 		return known
 	}

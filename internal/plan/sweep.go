@@ -2,7 +2,9 @@ package plan
 
 import (
 	"cmp"
+	"runtime"
 	"slices"
+	"sync"
 
 	"trapless/internal/abi"
 	insn "trapless/internal/insn/x86"
@@ -70,21 +72,62 @@ func (s *Sweep) Taken(start abi.Addr) bool {
 	return ok && s.taken.has(i)
 }
 
-// Read reads one stretch of code, with Finish behind the last one.
+// sweepLeast is how many bytes of code are worth a processor.
+const sweepLeast = 1 << 20
+
+// Read reads one stretch of code, on all processors, with Finish behind the last one.
 func (s *Sweep) Read(at abi.Addr, code []byte) {
+	whole := Data{at, code}
+	n := max(1, min(runtime.GOMAXPROCS(0), len(code)/sweepLeast))
+	parts := make([]*Sweep, n)
+	var reading sync.WaitGroup
+	from := at
+	for i := range parts {
+		to := at + abi.Addr(len(code))
+		if next, _ := slices.BinarySearch(s.starts, at+abi.Addr((i+1)*len(code)/n)); i+1 < n && next < len(s.starts) {
+			to = max(from, min(to, s.starts[next]))
+		}
+		part := NewSweep(s.starts, s.code, s.fixed, s.stubs)
+		parts[i] = part
+		begin := from
+		reading.Go(func() { part.read(whole, begin, to) })
+		from = to
+	}
+	reading.Wait()
+	for _, part := range parts {
+		s.merge(part)
+	}
+}
+
+// read reads what lies between two addresses, functions as a whole.
+func (s *Sweep) read(whole Data, at, end abi.Addr) {
 	next, _ := slices.BinarySearch(s.starts, at)
-	s.flags.text = Data{at, code}
-	for len(code) > 0 {
-		size := len(code)
+	s.flags.text = whole
+	for at < end {
+		code := whole.Bytes[at-whole.Start:]
+		size := int(end - at)
 		if next < len(s.starts) && s.starts[next]-at < abi.Addr(size) {
 			size = int(s.starts[next] - at)
 		}
 		if s.function(at, code[:size], code) && next > 0 {
 			s.jumpy.add(next - 1)
 		}
-		at, code = at+abi.Addr(size), code[size:]
+		at += abi.Addr(size)
 		next++
 	}
+}
+
+// merge adds what another sweep of the same module has found.
+func (s *Sweep) merge(o *Sweep) {
+	s.Crossings = append(s.Crossings, o.Crossings...)
+	s.NoReturn = append(s.NoReturn, o.NoReturn...)
+	s.last = append(s.last, o.last...)
+	s.called.union(o.called)
+	s.taken.union(o.taken)
+	s.jumpy.union(o.jumpy)
+	s.flags.reading = append(s.flags.reading, o.flags.reading...)
+	s.flags.passing = append(s.flags.passing, o.flags.passing...)
+	s.flags.left = append(s.flags.left, o.flags.left...)
 }
 
 // Finish sorts what was found.

@@ -3,8 +3,11 @@ package session
 import (
 	"cmp"
 	"fmt"
+	"runtime"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"trapless/internal/abi"
@@ -64,8 +67,8 @@ func (r *registry) plan() error {
 	if err := r.describe(work); err != nil {
 		return err
 	}
+	r.planUnits(work)
 	for _, u := range work {
-		r.planUnit(u)
 		delete(r.dirty, u)
 	}
 	r.planned = append(r.planned, r.settle(work)...)
@@ -77,6 +80,23 @@ func (r *registry) plan() error {
 func compareUnits(x, y *unit) int {
 	return cmp.Or(cmp.Compare(x.mod.start, y.mod.start), cmp.Compare(x.fn.Start, y.fn.Start))
 }
+
+// planUnits plans functions on all processors: none depends on another one's plan.
+func (r *registry) planUnits(work []*unit) {
+	var next atomic.Int64
+	var planning sync.WaitGroup
+	for range min(runtime.GOMAXPROCS(0), 1+len(work)/unitsEach) {
+		planning.Go(func() {
+			for i := next.Add(1) - 1; i < int64(len(work)); i = next.Add(1) - 1 {
+				r.planUnit(work[i])
+			}
+		})
+	}
+	planning.Wait()
+}
+
+// unitsEach is how many functions are worth a processor.
+const unitsEach = 200
 
 func (r *registry) planUnit(u *unit) {
 	u.windows, u.refused = nil, nil
