@@ -19,10 +19,12 @@ import (
 type Arena struct {
 	mem    []byte
 	layout *abi.Layout
-	rings  []ringState // the tracer's own idea of each slot's ring
-	mark   uint64      // time stamp counter when Each was called before
-	bad    uint64      // records that did not make sense
-	unwind int         // the half of the table of unwind rules that is shown
+	rings  []ringState  // the tracer's own idea of each slot's ring
+	open   []*ringState // those that Each looks at
+	active []*ringState // of them, those with records that are old enough
+	mark   uint64       // time stamp counter when Each was called before
+	bad    uint64       // records that did not make sense
+	unwind int          // the half of the table of unwind rules that is shown
 }
 
 // New wraps memory that holds, or will hold, an arena of the layout.

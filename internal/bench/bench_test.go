@@ -169,12 +169,12 @@ func example() *Report {
 		{{2, 4}}, nil,
 	}
 	r := newReport(variants, samples, []error{nil, nil, nil, nil, errors.New("not permitted")})
-	r.Machine = Machine{CPU: "A CPU", CPUs: 2, Kernel: "6.18.0", Hypervisor: true, Arch: "amd64"}
+	r.Machine = Machine{CPU: "A CPU", CPUs: 2, Kernel: "6.18.0", Hypervisor: true, Arch: "amd64", TSC: 18.5}
 	return r
 }
 
 func TestReportAsText(t *testing.T) {
-	const want = `A CPU, 2 CPUs, Linux 6.18.0, virtual
+	const want = `A CPU, 2 CPUs, Linux 6.18.0, virtual, 18.5 ns to read the time stamp counter
 
        variant   threads   net ns      min       max   faster than uprobe-push   than bpftrace
          count         1     2.25     2.00      3.00                     422 x               -
@@ -204,7 +204,7 @@ func TestReportAsJSON(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := map[string]any{
-		"machine": map[string]any{"cpu": "A CPU", "cpus": 2.0, "kernel": "6.18.0", "hypervisor": true, "arch": "amd64"},
+		"machine": map[string]any{"cpu": "A CPU", "cpus": 2.0, "kernel": "6.18.0", "hypervisor": true, "arch": "amd64", "tsc_ns": 18.5},
 		"rows": []any{
 			map[string]any{"name": "count", "threads": 1.0, "net_ns": 2.25, "min_ns": 2.0, "max_ns": 3.0, "base_ns": 2.0, "rounds": 3.0, "x_uprobe_push": 422.22},
 			map[string]any{"name": "uprobe-push", "threads": 1.0, "net_ns": 950.0, "min_ns": 900.0, "max_ns": 1000.0, "base_ns": 2.5, "rounds": 3.0, "x_uprobe_push": 1.0},
