@@ -421,7 +421,8 @@ func TestClock(t *testing.T) {
 			put(1, before, 1<<60, mult)
 			h.putWord(abi.HdrClock, 5)
 			n := now() - 1<<60
-			if most, _ := bits.Mul64((tsc.Counter()-before)<<32, mult); n == 0 || n > most {
+			hi, lo := bits.Mul64(tsc.Counter()-before, mult)
+			if most := hi<<32 | lo>>32; n == 0 || n > most {
 				t.Errorf("at %#x for a tick it is %d, which is not between 0 and %d", mult, n, most)
 			}
 		}
