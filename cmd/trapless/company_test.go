@@ -146,7 +146,9 @@ func TestStoppedTargetStaysStopped(t *testing.T) {
 
 	for range 5 {
 		r := traceArmed(t, "-p", pid, "-e", script)
-		time.Sleep(100 * time.Millisecond) // for its threads to come to the probe
+		session := &running{t: t, pid: pid}
+		for until := time.Now().Add(testkit.Deadline); session.status().Probes[0].Hits == 0 && time.Now().Before(until); {
+		}
 		p.Signal(syscall.SIGSTOP)
 		waitState(t, p.Pid, "T")
 		if got := r.end(os.Interrupt).value(t, "@"); got == 0 {

@@ -6,6 +6,7 @@ import (
 	"os/exec"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -70,7 +71,7 @@ func TestLibraryThatIsLoadedLater(t *testing.T) {
 	path := testkit.Compile(t, "dl.c")
 	for _, pattern := range []string{library, library[:strings.LastIndexByte(library, '/')+1] + "dl_lib*"} {
 		c, r := config(t, fmt.Sprintf("uprobe:%q:library_work { @ = count(); }", pattern))
-		lines := life(t, []string{path, library, "keep"}, c)
+		lines := lifeUntil(t, []string{path, library, "keep"}, c, allHit)
 		if len(lines) == 0 || lines[len(lines)-1] != "ok" {
 			t.Fatalf("the target said %q", lines)
 		}
@@ -87,9 +88,18 @@ func TestRefusalsInLibrariesThatAreLoadedLater(t *testing.T) {
 	library := testkit.Compile(t, "dl_library.c", testkit.Shared)
 	c, _ := config(t, fmt.Sprintf("uprobe:%q:library_work { @ = count(); } uretprobe:%q:library_endless { @e = count(); } uprobe:%q:library_work+1 { @b = count(); }",
 		library, library, library))
+	var mu sync.Mutex // guards warnings
 	var warnings []string
-	c.Warn = func(format string, args ...any) { warnings = append(warnings, fmt.Sprintf(format, args...)) }
-	life(t, []string{testkit.Compile(t, "dl.c"), library, "80", "20"}, c)
+	c.Warn = func(format string, args ...any) {
+		mu.Lock()
+		defer mu.Unlock()
+		warnings = append(warnings, fmt.Sprintf(format, args...))
+	}
+	lifeUntil(t, []string{testkit.Compile(t, "dl.c"), library, "80", "20"}, c, func(*Session) bool {
+		mu.Lock()
+		defer mu.Unlock()
+		return len(warnings) >= 2
+	})
 	slices.Sort(warnings)
 	if len(warnings) != 2 || !strings.HasPrefix(warnings[0], "library_endless is not probed: exit: it never returns") ||
 		!strings.HasPrefix(warnings[1], "library_work+1 is not probed: ") {

@@ -48,7 +48,7 @@ func TestManyProbesComeAndGo(t *testing.T) {
 		if s.Sites() != n {
 			t.Errorf("%d of %d functions are probed", s.Sites(), n)
 		}
-		time.Sleep(20 * time.Millisecond)
+		waitForHits(t, s)
 		began = time.Now()
 		finish(t, s)
 		if len(r.maps["@"]) != 1 || r.maps["@"][0].Value[0] == 0 {
