@@ -1,12 +1,14 @@
 package session
 
 import (
+	"cmp"
 	"context"
 	"debug/elf"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -175,4 +177,38 @@ func TestTextThatIsMappedAnew(t *testing.T) {
 	}
 	noChanges(t, p.Pid)
 	p.Stop()
+}
+
+// TestTextsOfAllKinds probes a library whose text is mapped in other ways than the loader does: what other processes
+// share is refused by name, the rest is probed.
+func TestTextsOfAllKinds(t *testing.T) {
+	for _, kind := range []struct{ how, path, refused string }{
+		{"share", "", "is mapped shared, so a patch would reach other processes"},
+		{"write", "", ""},
+		{"memory", "/memfd:text", ""},
+	} {
+		t.Run(kind.how, func(t *testing.T) {
+			if kind.path != "" && !testkit.IsRoot() {
+				t.Skip("what has no name can be read by root alone")
+			}
+			p, library, _ := startSwap(t, false)
+			if got := p.Line(); got[:6] != "ready " {
+				t.Fatal(got)
+			}
+			ask(t, p, kind.how+" "+library, "mapped")
+			s, _ := attach(t, p.Pid, fmt.Sprintf("uprobe:libc:getpid { @ = count(); } uprobe:%q:library_work { @ = count(); }", cmp.Or(kind.path, library)))
+			ask(t, p, "call", "called")
+			switch info := s.Probes()[1]; {
+			case kind.refused != "":
+				if info.State != RefusedAt || info.Reason != inject.ModifiedText || !strings.Contains(info.Detail, kind.refused) {
+					t.Errorf("the probe is %+v", info)
+				}
+			case info.State != Optimized || info.Hits != 100:
+				t.Errorf("the probe is %+v", info)
+			}
+			finish(t, s)
+			noChanges(t, p.Pid)
+			p.Stop()
+		})
+	}
 }
