@@ -114,7 +114,7 @@ func newRoot() *cobra.Command {
 instruction becomes a jump to generated code that runs the probe's program: a hit
 costs a few nanoseconds, and nothing traps.`,
 		Example: `  trapless trace -p 1234 -e 'uprobe:libc:malloc { @[arg0] = count(); }'
-  trapless trace -c 'ls -l' -e 'uprobe:libc:strlen { @ = count(); }'
+  trapless trace -c 'ls -l' -e 'uprobe:libc:malloc { @ = count(); }'
   trapless clean -p 1234`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) > 0 {
