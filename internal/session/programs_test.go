@@ -187,14 +187,7 @@ func fileOffset(t *testing.T, path, function string) uint64 {
 // The copy of the interpreter that is started is nobody else's, so the kernel may
 // count all that run it.
 func TestPythonAgreesWithUprobes(t *testing.T) {
-	text, err := os.ReadFile(python(t))
-	if err != nil {
-		t.Fatal(err)
-	}
-	exe := filepath.Join(t.TempDir(), "python-copy")
-	if err := os.WriteFile(exe, text, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	exe := testkit.Copy(t, python(t))
 	for _, function := range []string{"PyObject_Malloc", "PyList_Append", "PyDict_SetItem", "PyErr_SetString"} {
 		t.Run(function, func(t *testing.T) {
 			// One run for each: two breakpoints on one instruction would be told

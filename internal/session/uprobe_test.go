@@ -37,8 +37,9 @@ func place(t *testing.T, pid int, function string) kuprobe.Place {
 // at work. When the kernel takes it out, it puts one byte of the original text
 // back. By then the session must have gone.
 func TestKernelUprobe(t *testing.T) {
+	path := testkit.Copy(t, testkit.Compile(t, "busy.c", testkit.Exported))
 	for _, function := range []string{"work_mov", "work_push", "work"} {
-		p := testkit.Busy(t, 1)
+		p := testkit.StartBusy(t, path, 1)
 		s, _ := attach(t, p.Pid(), "uprobe:"+exe(t, p.Pid())+":"+function+" { @ = count(); }")
 		run(t, p, 1000, function, 1)
 		k, err := kuprobe.AttachAll(place(t, p.Pid(), function))

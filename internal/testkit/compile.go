@@ -96,6 +96,21 @@ func compilerArgs(path string, flags []Flags) []string {
 	return args
 }
 
+// Copy copies a program, so that no process of another test runs the same file: kernel
+// uprobes write into all that have it mapped.
+func Copy(t testing.TB, path string) string {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	own := filepath.Join(t.TempDir(), filepath.Base(path)+"-copy")
+	if err := os.WriteFile(own, text, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return own
+}
+
 // compileTo writes the program under a name of its own and renames it, so that tests of several packages
 // can want the same program at once.
 func compileTo(out, path string, args []string) error {
