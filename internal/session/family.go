@@ -165,7 +165,9 @@ func (r *registry) concerned() bool {
 
 // end lets go of all that are no members, and follows nobody any more.
 func (f *family) end() {
-	f.head.tracer.Follow(false)
+	if f.head.tracer != nil { // it is nil where planning failed
+		f.head.tracer.Follow(false)
+	}
 	for _, o := range f.others {
 		if err := o.group.Detach(context.Background()); err != nil && !gone(err) {
 			f.head.config.Log("%v", err)

@@ -110,6 +110,19 @@ func TestUnfollowed(t *testing.T) {
 	}
 }
 
+// TestFollowRefusesWhatIsNotThere: a session that ends before it has a tracer says why.
+func TestFollowRefusesWhatIsNotThere(t *testing.T) {
+	path := testkit.Compile(t, "busy.c")
+	p := testkit.StartBusy(t, path, 1)
+	c, _ := config(t, fmt.Sprintf("uprobe:%q:nosuch { @ = count(); }", path))
+	c.Follow = true
+	if s, err := Attach(t.Context(), p.Pid(), c); err == nil {
+		t.Errorf("attached, then: %v", s.Close())
+	} else if !strings.Contains(err.Error(), "nosuch") {
+		t.Errorf("got %v", err)
+	}
+}
+
 // TestFollowedProbesCanBeChanged changes the probes of a program of which some thread
 // always waits in vfork for a child, which must not be held for that.
 func TestFollowedProbesCanBeChanged(t *testing.T) {
