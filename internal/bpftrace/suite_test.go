@@ -23,7 +23,7 @@ import (
 )
 
 // least is the share of the selected cases that has to pass, in percent.
-const least = 70
+const least = 85
 
 // TestMain runs everything in a pid namespace of its own: some cases probe whatever process has a file mapped,
 // and those of this machine shall have no part in it.
