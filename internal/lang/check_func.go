@@ -117,6 +117,9 @@ func (x *callExpr) foldSwap(t Type) {
 
 // isCall is a question about an expression, answered at compile time.
 func (c *checker) isCall(x *callExpr) Type {
+	if x.name == "is_scalar" {
+		return c.isScalar(x)
+	}
 	t := c.value(x.args[0])
 	if t.Kind == bad {
 		return badType
@@ -126,6 +129,22 @@ func (c *checker) isCall(x *callExpr) Type {
 		"is_unsigned_integer": t.Kind == Int && !t.Signed, "is_literal": x.args[0].base().con.literal,
 	}[x.name]
 	x.con = constant{known: true, literal: true, u: b2u(yes)}
+	return boolType
+}
+
+// isScalar is whether a map has no keys.
+func (c *checker) isScalar(x *callExpr) Type {
+	m, ok := x.args[0].(*mapExpr)
+	if !ok || m.indexed {
+		c.values(x.args)
+		c.diags.Errorf(x.span, "%s() expects a map argument", x.name)
+		return badType
+	}
+	info := c.usedMap(m)
+	if info == nil {
+		return badType
+	}
+	x.con = constant{known: true, literal: true, u: b2u(len(info.keys) == 0)}
 	return boolType
 }
 

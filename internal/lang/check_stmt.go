@@ -13,6 +13,20 @@ func (c *checker) block(b *blockStmt) {
 	}
 }
 
+// ifStmt types an if. Of one whose condition is comptime, only the branch that is taken.
+func (c *checker) ifStmt(s *ifStmt) {
+	c.condition(s.cond)
+	_, chosen := s.cond.(*comptimeExpr)
+	con := s.cond.base().con
+	chosen = chosen && con.known
+	if !chosen || con.u != 0 {
+		c.stmt(s.then)
+	}
+	if s.els != nil && (!chosen || con.u == 0) {
+		c.stmt(s.els)
+	}
+}
+
 // leaves reports whether nothing that follows a statement in its block is run.
 func leaves(s stmt) bool {
 	switch s := s.(type) {
@@ -63,11 +77,7 @@ func (c *checker) stmt(s stmt) {
 	case *declStmt:
 		c.decl(s)
 	case *ifStmt:
-		c.condition(s.cond)
-		c.stmt(s.then)
-		if s.els != nil {
-			c.stmt(s.els)
-		}
+		c.ifStmt(s)
 	case *returnStmt:
 		c.giveBack(s)
 	case *whileStmt:

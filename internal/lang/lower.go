@@ -42,6 +42,7 @@ type lowerer struct {
 	free   []asm.Register      // scratch registers that hold nothing
 	places map[*variable]place // of variables that no register holds
 	checks bool                // Options.Checks
+	reads  *exprBase           // what memory of the target is read for
 	tai    uint64              // Options.TAI
 	strict bool                // variables are read in their order, see hoist
 	loops  []loopLabels

@@ -78,6 +78,7 @@ func (l *lowerer) scalarInto(x expr, dst place) {
 
 // memoryInto copies what lies in memory.
 func (l *lowerer) memoryInto(x expr, dst place, t Type) {
+	l.reads = x.base()
 	from := b2t(x)
 	src := l.locate(x)
 	if from.Kind == String {
@@ -128,6 +129,7 @@ func (l *lowerer) textInto(x expr, src, dst place, t Type) {
 		l.point(asm.R1, dst)
 		l.movImm(asm.R2, uint64(min(n+1, t.Len)))
 		l.helper(asm.FnProbeReadUserStr)
+		l.unread("probe_read_user_str")
 	case raw:
 		l.clearAt(dst, t.Words())
 		l.copyText(dst, src, min(n, t.Len-1))
@@ -384,6 +386,8 @@ func (l *lowerer) strInto(x *callExpr, dst place, t Type) {
 	}
 	l.point(asm.R1, dst)
 	l.helper(asm.FnProbeReadUserStr)
+	l.reads = x.base()
+	l.unread("probe_read_user_str")
 }
 
 // cutText ends a text at a length, which counts the zero byte.
@@ -419,6 +423,8 @@ func (l *lowerer) bufInto(args []expr, dst place, t Type) {
 	l.address(asm.R3, place{addr: address})
 	l.point(asm.R1, dst.plus(8))
 	l.helper(asm.FnProbeReadUser)
+	l.reads = args[0].base()
+	l.unread("probe_read_user")
 }
 
 // ntopInto is an address of the internet: its size, and its bytes.

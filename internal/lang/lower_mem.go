@@ -181,6 +181,7 @@ func (l *lowerer) readTarget(dst place, size int, src place) {
 	l.point(asm.R1, dst)
 	l.movImm(asm.R2, uint64(size))
 	l.helper(asm.FnProbeReadUser)
+	l.unread("probe_read_user")
 }
 
 // address makes dst the address of what lies in the target.
@@ -280,6 +281,7 @@ func (l *lowerer) indexed(base place, x *indexExpr, size, count int) place {
 
 // readScalar reads a number that lies in memory into a home.
 func (l *lowerer) readScalar(x expr, h home) {
+	l.reads = x.base()
 	t := b2t(x)
 	bits := Field{}
 	if f, ok := x.(*fieldExpr); ok {

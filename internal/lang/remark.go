@@ -7,6 +7,7 @@ import (
 
 	"trapless/internal/abi"
 	"trapless/internal/diag"
+	"trapless/internal/unix"
 )
 
 // Report is something that a running script has to say about a place in it, or about
@@ -75,6 +76,18 @@ func (l *lowerer) remark(r Remark, a, b asm.Register) {
 	l.emit(asm.LoadMapValue(a, s.remarkMap(), uint32(8*n)))
 	l.movImm(b, 1)
 	l.emit(asm.AddAtomic.Mem(a, b, asm.DWord, 0))
+}
+
+// unread remarks that a helper could not read the target's memory: r0 is negative.
+func (l *lowerer) unread(helper string) {
+	if !l.checks || l.reads == nil {
+		return
+	}
+	const badAddress = 14 // EFAULT
+	good := l.newLabel()
+	l.jumpImm(asm.JSGE, asm.R0, 0, good)
+	l.remark(Remark{Span: l.reads.span, From: l.reads.from, Text: unix.Strerror(badAddress), Helper: helper, Retcode: -badAddress}, asm.R1, asm.R2)
+	l.bind(good)
 }
 
 // remarkMap is the number of the map that counts remarks: it comes behind the scratch
