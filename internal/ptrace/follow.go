@@ -2,6 +2,7 @@ package ptrace
 
 import (
 	"context"
+	"time"
 
 	"trapless/internal/proc"
 	"trapless/internal/unix"
@@ -21,6 +22,23 @@ import (
 type Newborn struct {
 	*Group
 	Exec bool // it is a program that has not run yet: see Ready
+	Late bool // it runs, and is not followed any more, because nobody has asked for it in time
+
+	since time.Time
+}
+
+// bornTime is how long a newborn is held that nobody asks for. Tests make it shorter.
+var bornTime = 20 * time.Second
+
+// letLateGo lets those newborns go that have been held for too long: who would ask for
+// them may be busy, or never come.
+func (t *Tracer) letLateGo() {
+	for i := range t.born {
+		if n := &t.born[i]; !n.Late && time.Since(n.since) > bornTime {
+			n.Late = true
+			n.startDetach()
+		}
+	}
 }
 
 // Follow says whether groups that are attached from now on are followed. When it is
@@ -42,7 +60,7 @@ func (t *Tracer) Follow(on bool) {
 func (t *Tracer) Births() <-chan struct{} { return t.births }
 
 // Born returns what was born since the last time. Each group is stopped until
-// Resume or Detach.
+// Resume or Detach, but for those that are Late.
 func (t *Tracer) Born() []Newborn {
 	var out []Newborn
 	_ = t.do(func() error {
@@ -86,7 +104,7 @@ func (t *Tracer) deliver(pid int, exec bool) *Thread {
 	g.mode, g.newborn = modeHold, true
 	g.procs[pid] = true
 	th := g.adopt(pid, pid)
-	t.born = append(t.born, Newborn{g, exec})
+	t.born = append(t.born, Newborn{Group: g, Exec: exec, since: time.Now()})
 	select {
 	case t.births <- struct{}{}:
 	default:

@@ -620,3 +620,29 @@ func TestOrdinaryUser(t *testing.T) {
 		t.Errorf("%v: %s", err, out)
 	}
 }
+
+// TestNewbornsThatNobodyAsksFor: they are not held for ever.
+func TestNewbornsThatNobodyAsksFor(t *testing.T) {
+	defer func(d time.Duration) { bornTime = d }(bornTime)
+	bornTime = time.Millisecond
+	tg := life(t, "fork")
+	tr := tracer(t)
+	defer tr.Close() // before bornTime is set again
+	tr.Follow(true)
+	ctx := within(t, 30*time.Second)
+	g, err := tr.Seize(ctx, tg.pid)
+	check(t, err)
+	for late := 0; late < 3; time.Sleep(10 * time.Millisecond) {
+		check(t, ctx.Err())
+		for _, n := range tr.Born() {
+			if n.Late {
+				late++
+				continue
+			}
+			check(t, n.Detach(ctx))
+		}
+	}
+	tr.Follow(false)
+	check(t, g.Detach(ctx))
+	tg.finish()
+}

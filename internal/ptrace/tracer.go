@@ -114,6 +114,7 @@ func (t *Tracer) main(ready chan<- struct{}) {
 			c.done <- t.guarded(c.f)
 		case <-timer.C:
 			t.pump()
+			t.letLateGo()
 		case <-t.quit:
 			return
 		}

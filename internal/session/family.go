@@ -89,6 +89,11 @@ func (f *family) lives() bool {
 }
 
 func (f *family) adopt(n ptrace.Newborn) {
+	if n.Late {
+		f.head.config.Warn("process %d runs without probes, and what it starts: there was no time to put them in before it had waited for long", n.PID)
+		_ = n.Close() // nothing was opened
+		return
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), readyTime)
 	defer cancel()
 	o := &other{group: n.Group}
