@@ -171,7 +171,9 @@ func (u *unit) reads(o *op, f func(p bpf.Value, size int)) {
 				f(p, k.ml.KeySize)
 			}
 		case bpf.ArgValue:
-			f(p, o.key.ml.ValueSize)
+			if o.value == bpfasm.R0 {
+				f(p, o.key.ml.ValueSize)
+			}
 		case bpf.ArgRead, bpf.ArgReadOrNull:
 			f(p, o.sizeArg(i+1, p))
 		case bpf.ArgRecord:

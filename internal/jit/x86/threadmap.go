@@ -21,7 +21,26 @@ func (u *unit) threadOperands(o *op) error {
 		return o.fail("the flags must be the same on every path, and known")
 	}
 	o.uses |= u.pointer(o, bpfasm.R3)
+	if p := o.val(bpfasm.R3); p.Kind == bpf.Stack && u.fnOf(o, p) == o.fn {
+		o.findValue(p)
+	}
 	return nil
+}
+
+// findValue looks for a register that holds the value which lies on the stack, other than the
+// result's. Nobody has to load it then, and perhaps not even to store it.
+func (o *op) findValue(p bpf.Value) {
+	w, ok := o.before.StackWord(p.Off, 8)
+	if !ok || w.Kind != bpf.Scalar || w.ID == 0 {
+		return
+	}
+	for r := bpfasm.R1; r < bpfasm.R10; r++ {
+		if v := o.val(r); v.Kind == bpf.Scalar && v.ID == w.ID {
+			o.value = r
+			o.uses |= reg(r)
+			return
+		}
+	}
 }
 
 // threadKey puts what the word of an entry with the key would be into d, and returns
@@ -80,14 +99,14 @@ func (g *generator) threadUpdate(o *op) {
 	g.TestRR(8, t, t)
 	g.Jcc(asm.NE, other)
 	g.Bind(put)
-	from := asm.At(g.regOrNone(o, bpfasm.R3), 0)
-	if p := o.val(bpfasm.R3); p.Kind == bpf.Stack {
-		from = g.ebpfStack(o, p)
-	}
-	g.Load(8, t, from)
 	value := at
 	value.Disp += 8
-	g.Store(8, value, t)
+	if o.value != bpfasm.R0 {
+		g.Store(8, value, g.r(o.value))
+	} else {
+		g.Load(8, t, g.dataAt(o, bpfasm.R3))
+		g.Store(8, value, t)
+	}
 	g.Store(8, at, d)
 	g.OpRR(asm.Xor, 4, d, d)
 	g.Bind(out)
@@ -107,14 +126,6 @@ func (g *generator) threadUpdate(o *op) {
 		g.MovRI(d, uint64(fail))
 		g.Jmp(out)
 	})
-}
-
-// regOrNone is the register of an operand that need not have one.
-func (g *generator) regOrNone(o *op, r bpfasm.Register) asm.Reg {
-	if o.val(r).Kind == bpf.Stack {
-		return asm.NoReg
-	}
-	return g.r(r)
 }
 
 func (g *generator) threadDelete(o *op) {

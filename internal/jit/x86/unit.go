@@ -95,9 +95,10 @@ type op struct {
 	tidOnly bool         // of get_current_pid_tgid only the thread is wanted
 	stops   bool         // it does not come to an end: a function that it calls runs out of fuel
 
-	key    key  // of a HelperMapCell call
-	lookup bool // the slot's address is not known yet on some path
-	dead   bool // nothing that it does is ever seen
+	key    key             // of a HelperMapCell call
+	value  bpfasm.Register // that holds what an update of a PerThread map assigns; R0 if none does
+	lookup bool            // the slot's address is not known yet on some path
+	dead   bool            // nothing that it does is ever seen
 	uses   varSet
 	defs   varSet
 	temps  varSet
