@@ -39,13 +39,14 @@ const (
 var (
 	ErrEnded       = session.ErrEnded       // the session is over
 	ErrNoProbe     = session.ErrNoProbe     // there is no such probe
+	ErrOwnChild    = session.ErrOwnChild    // it is a child of this process, which Start has not started
 	ErrBreakpoints = session.ErrBreakpoints // the session may not use any: Options.Breakpoints
 	ErrNoSession   = control.ErrNoSession   // no session of ours is at work on the process
 )
 
 // Serve lets other processes of the same user, and of root, ask for the session's
 // probes and change them (see Control), until the function that it returns is
-// called.
+// called. Where the session probes several processes, each is asked by its own number.
 func (s *Session) Serve() (stop func(), err error) {
 	srv, err := control.Serve(s.Session)
 	if err != nil {

@@ -193,7 +193,9 @@ type Options struct {
 	// instruction, and the programs that they become, where the script's patterns
 	// match, before main; the maps are those of all together. The tracer stays attached
 	// meanwhile: signals are delivered some tenths of a millisecond later, and no
-	// debugger can attach. The probes that are changed at run time are the process's own.
+	// debugger can attach. The probes that are changed at run time are the process's own;
+	// those of the others are changed by Control. A child of this process can only be
+	// followed if Start has started it: ErrOwnChild.
 	Follow bool
 }
 

@@ -18,7 +18,8 @@ func newCtl() *cobra.Command {
 		Use:   "ctl -p PID COMMAND [PROBE...]",
 		Short: "change the probes of a session at work",
 		Long: `Changes the probes of the session that is at work on a process, and lists them
-as 'trapless status' does. The session must be one of the same user.
+as 'trapless status' does. The session must be one of the same user. A session that
+follows, or that probes all processes, is asked for each process by itself.
 
   enable PROBE...     let programs run
   disable PROBE...    do not; the process is not stopped and its text stays

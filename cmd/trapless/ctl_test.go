@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -18,14 +19,20 @@ import (
 // ask runs status or ctl until the session can be reached.
 func (p *running) ask(args ...string) string {
 	p.t.Helper()
+	return askOf(p.t, p.pid, args...)
+}
+
+// askOf is ask for any process.
+func askOf(t *testing.T, pid string, args ...string) string {
+	t.Helper()
 	until := time.Now().Add(testkit.Deadline)
 	for {
-		r := runToEnd(p.t, append(args, "-p", p.pid)...)
+		r := runToEnd(t, append(args, "-p", pid)...)
 		if r.status == 0 && r.stderr == "" {
 			return r.stdout
 		}
 		if !strings.Contains(r.stderr, "no session of yours") || time.Now().After(until) {
-			p.t.Fatalf("%q: %+v", args, r)
+			t.Fatalf("%q: %+v", args, r)
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
@@ -90,6 +97,54 @@ func TestStatusAndControl(t *testing.T) {
 	p.restored()
 	for _, args := range [][]string{{"status"}, {"ctl", "arm"}} {
 		refused(t, exitFailed, "no session of yours is at work on it", append(args, "-p", p.pid)...)
+	}
+}
+
+// TestControlReachesChildren asks for the probes of each process that a session follows, and
+// changes those of one.
+func TestControlReachesChildren(t *testing.T) {
+	path := testkit.Compile(t, "offspring.c")
+	p := testkit.Start(t, path)
+	pid := strconv.Itoa(p.Pid)
+	r := traceArmed(t, "--follow", "-p", pid, "-e", fmt.Sprintf("uprobe:%q:probed { @[pid] = count(); }", path))
+	children := []string{strings.TrimPrefix(p.Ask("fork"), "child "), strings.TrimPrefix(p.Ask("fork"), "child ")}
+	probe := func(pid string, args ...string) trapless.ProbeInfo {
+		t.Helper()
+		var st trapless.Status
+		if err := json.Unmarshal([]byte(askOf(t, pid, append(args, "--json")...)), &st); err != nil {
+			t.Fatal(err)
+		}
+		if fmt.Sprint(st.PID) != pid || len(st.Probes) != 1 {
+			t.Fatalf("process %s: %+v", pid, st)
+		}
+		return st.Probes[0]
+	}
+	for _, of := range append(children, pid) {
+		for until := time.Now().Add(testkit.Deadline); probe(of, "status").Hits == 0; time.Sleep(5 * time.Millisecond) {
+			if time.Now().After(until) {
+				t.Fatalf("process %s: nothing is counted", of)
+			}
+		}
+	}
+	if probe(children[0], "ctl", "disable", "all").Enabled || !probe(children[1], "status").Enabled || !probe(pid, "status").Enabled {
+		t.Error("the probe of one child was disabled, and is not, or others are")
+	}
+	if got := probe(children[1], "ctl", "disarm"); got.State != trapless.Disarmed {
+		t.Errorf("disarmed, it is %+v", got)
+	}
+	before := probe(children[0], "status").Hits
+	if got := probe(children[0], "ctl", "enable", "probed"); !got.Enabled {
+		t.Errorf("enabled, it is %+v", got)
+	}
+	for until := time.Now().Add(testkit.Deadline); probe(children[0], "status").Hits == before; time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(until) {
+			t.Fatal("nothing is counted any more")
+		}
+	}
+	p.Stop()
+	r.wait()
+	for _, of := range children {
+		refused(t, exitFailed, "no session of yours", "status", "-p", of)
 	}
 }
 

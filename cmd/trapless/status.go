@@ -21,7 +21,8 @@ func newStatus() *cobra.Command {
 the kernel's kprobes/list: address, k (or r at a function's return), symbol and
 offset, file, and the state. OPTIMIZED sites are patched by a jump, BOOSTED ones
 by a breakpoint, GONE ones were in a library that has been unloaded. The session
-must be one of the same user. If programs read memory (str, probe_read_user), a last line
+must be one of the same user; one that follows, or that probes all processes, tells of
+each process by itself. If programs read memory (str, probe_read_user), a last line
 says how: at once, or after asking the kernel whether it is there, which takes 130 ns.`,
 		Example: `  trapless status -p 1234
   trapless status -p 1234 --json`,

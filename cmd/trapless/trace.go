@@ -143,12 +143,10 @@ func (f *traceFlags) start(ctx context.Context, script *trapless.Script, o trapl
 // watch runs the session for as long as it was asked to, from when the probes
 // are in place.
 func (f *traceFlags) watch(ctx context.Context, s *trapless.Session) error {
-	if s.PID != 0 {
-		if stop, err := s.Serve(); err == nil {
-			defer stop()
-		} else if f.verbose {
-			tell("'trapless status' and 'trapless ctl' cannot reach this session: %v", err)
-		}
+	if stop, err := s.Serve(); err == nil {
+		defer stop()
+	} else if f.verbose {
+		tell("'trapless status' and 'trapless ctl' cannot reach this session: %v", err)
 	}
 	if f.duration > 0 {
 		var cancel context.CancelFunc

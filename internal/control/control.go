@@ -62,8 +62,77 @@ const (
 	maxRequest  = 1 << 20          // bytes
 )
 
-// Server answers requests to a session.
+// Server answers requests to a session, and to its members, each by the number of its
+// own process.
 type Server struct {
+	session *session.Session
+
+	// mu guards doors.
+	mu    sync.Mutex
+	doors map[int]*door // by process
+}
+
+// Serve starts to answer requests to a session, if it has a process, and to its members.
+func Serve(s *session.Session) (*Server, error) {
+	srv := &Server{session: s, doors: map[int]*door{}}
+	if s.PID != 0 {
+		if _, err := srv.open(s); err != nil {
+			return nil, err
+		}
+	}
+	s.Greet(func(m *session.Session) func() {
+		leave, err := srv.open(m)
+		if err != nil {
+			return nil // it cannot be reached
+		}
+		return leave
+	})
+	return srv, nil
+}
+
+// Close ends it, and removes the sockets.
+func (srv *Server) Close() {
+	srv.session.Greet(nil)
+	srv.mu.Lock()
+	defer srv.mu.Unlock()
+	for _, d := range srv.doors {
+		d.close()
+	}
+	clear(srv.doors)
+}
+
+// open lets a session be asked. A process that has become another program is another
+// session's.
+func (srv *Server) open(s *session.Session) (leave func(), err error) {
+	srv.mu.Lock()
+	defer srv.mu.Unlock()
+	if old := srv.doors[s.PID]; old != nil {
+		old.close() // before there is another socket of that name
+		delete(srv.doors, s.PID)
+	}
+	l, err := listen(s.PID)
+	if err != nil {
+		return nil, err
+	}
+	d := &door{session: s, l: l}
+	d.ctx, d.cancel = context.WithCancel(context.Background())
+	d.done.Go(d.accept)
+	srv.doors[s.PID] = d
+	return func() { srv.shut(s.PID, d) }, nil
+}
+
+// shut closes a door, if it is still that of its process.
+func (srv *Server) shut(pid int, d *door) {
+	srv.mu.Lock()
+	defer srv.mu.Unlock()
+	if srv.doors[pid] == d {
+		d.close()
+		delete(srv.doors, pid)
+	}
+}
+
+// door is where a session is asked.
+type door struct {
 	session *session.Session
 	l       *net.UnixListener
 	done    sync.WaitGroup
@@ -71,42 +140,29 @@ type Server struct {
 	cancel  context.CancelFunc
 }
 
-// Serve starts to answer requests to a session.
-func Serve(s *session.Session) (*Server, error) {
-	l, err := listen(s.PID)
-	if err != nil {
-		return nil, err
-	}
-	srv := &Server{session: s, l: l}
-	srv.ctx, srv.cancel = context.WithCancel(context.Background())
-	srv.done.Go(srv.accept)
-	return srv, nil
+func (d *door) close() {
+	d.cancel()
+	d.l.Close()
+	d.done.Wait()
 }
 
-// Close ends it, and removes the socket.
-func (srv *Server) Close() {
-	srv.cancel()
-	srv.l.Close()
-	srv.done.Wait()
-}
-
-func (srv *Server) accept() {
+func (d *door) accept() {
 	for {
-		c, err := srv.l.AcceptUnix()
+		c, err := d.l.AcceptUnix()
 		if err != nil {
 			return
 		}
-		srv.done.Go(func() {
-			stop := context.AfterFunc(srv.ctx, func() { c.Close() })
+		d.done.Go(func() {
+			stop := context.AfterFunc(d.ctx, func() { c.Close() })
 			defer stop()
 			defer c.Close()
-			srv.serve(c)
+			d.serve(c)
 		})
 	}
 }
 
 // serve answers one request.
-func (srv *Server) serve(c *net.UnixConn) {
+func (d *door) serve(c *net.UnixConn) {
 	if checkPeer(c) != nil || c.SetDeadline(time.Now().Add(requestTime)) != nil {
 		return
 	}
@@ -118,12 +174,12 @@ func (srv *Server) serve(c *net.UnixConn) {
 	err = json.Unmarshal(line, &rq)
 	if err == nil {
 		_ = c.SetDeadline(time.Now().Add(answerTime)) // it was set before
-		ctx, cancel := context.WithTimeout(srv.ctx, answerTime)
-		err = srv.do(ctx, &rq)
+		ctx, cancel := context.WithTimeout(d.ctx, answerTime)
+		err = d.do(ctx, &rq)
 		cancel()
 	}
-	a := Answer{PID: srv.session.PID, Probes: srv.session.Probes(), Reads: srv.session.Reads()}
-	a.Armed, a.Optimized = srv.session.Armed()
+	a := Answer{PID: d.session.PID, Probes: d.session.Probes(), Reads: d.session.Reads()}
+	a.Armed, a.Optimized = d.session.Armed()
 	if err != nil {
 		a.Error = err.Error()
 	}
@@ -145,8 +201,8 @@ func (l *limited) Read(p []byte) (int, error) {
 	return n, err
 }
 
-func (srv *Server) do(ctx context.Context, rq *Request) error {
-	s := srv.session
+func (d *door) do(ctx context.Context, rq *Request) error {
+	s := d.session
 	switch rq.Command {
 	case Status:
 		return nil

@@ -66,7 +66,10 @@ func (t *Target) installActions(ctx context.Context, signals []int) error {
 		if err := t.mem.WriteAt(current[i].ours(h.handler, h.restorer).encode(), at); err != nil {
 			return err
 		}
-		b.Call(sysSigaction, ptrace.Const(uint64(sig)), ptrace.AddrArg(at), ptrace.Const(0), ptrace.Const(kernelSigsize))
+		// The kernel tells the old action once more, in case we die before the call and the
+		// target changes it meanwhile.
+		old := ptrace.AddrArg(h.data + abi.Addr(dataOld+actionSize*sig))
+		b.Call(sysSigaction, ptrace.Const(uint64(sig)), ptrace.AddrArg(at), old, ptrace.Const(kernelSigsize))
 		installed = append(installed, sig)
 		used |= 1 << sig
 	}

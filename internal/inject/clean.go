@@ -43,10 +43,32 @@ func Clean(ctx context.Context, g *ptrace.Group) (Undone, error) {
 		u, err = prev.undo(ctx, t)
 	}
 	if err == nil {
-		u.Slack, err = g.RestoreSlack(ctx)
+		u.Slack, err = restoreSlack(ctx, g)
 	}
 	return u, err
 }
+
+// restoreSlack restores the ends of text, also where an address of our code is found in
+// what was the frame of a signal: other frames come to lie there.
+func restoreSlack(ctx context.Context, g *ptrace.Group) (n int, err error) {
+	for pause := slackPause; ; pause *= 2 {
+		restored, err := g.RestoreSlack(ctx)
+		n += restored
+		if err != nil || pause > slackPatience || !g.SlackLeft() {
+			return n, err
+		}
+		select {
+		case <-ctx.Done():
+			return n, nil
+		case <-time.After(pause):
+		}
+	}
+}
+
+const (
+	slackPause    = 10 * time.Millisecond
+	slackPatience = 300 * time.Millisecond
+)
 
 // findArena looks for an arena among the target's mappings. A mapping of that
 // name that holds none, or one that does not make sense, is left alone.

@@ -124,7 +124,8 @@ type Facts struct {
 	// who knows that none does. (Boundaries trap too, but nothing that is known
 	// leads to them.)
 	Breakpoints bool
-	// Blocked names a thread that blocks SIGTRAP or SIGILL, "" if there is none.
+	// Blocked says who cannot take a trap: "thread 7 (worker) blocks SIGTRAP or SIGILL". It
+	// is "" if everybody can.
 	// Where an unknown jump may lead into a window, the trap would kill it.
 	Blocked string
 	// ShadowStack: some thread has one. A call then stays a call, or is refused:

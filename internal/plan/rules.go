@@ -13,7 +13,7 @@ func (p *Planner) checkUse(w *Window) *Refusal {
 	case p.blocked != "":
 		return refuse(w.Site, BlockedSignals, "%s: %s; a window of several instructions needs signals", p.f.Name, p.blocked)
 	case p.someBlock() && (w.Start != p.f.Start || !p.f.Entry):
-		return refuse(w.Site, BlockedSignals, "%s blocks SIGTRAP or SIGILL, and a jump into the window would kill it", p.facts.Blocked)
+		return refuse(w.Site, BlockedSignals, "%s, and a jump into the window would kill it", p.facts.Blocked)
 	}
 	return nil
 }
@@ -34,7 +34,7 @@ func (p *Planner) noTraps() string {
 	case p.f.Go && mayHandleSignals(p.f):
 		return "Go's runtime system may run it while it handles a signal, with all signals blocked"
 	case p.someBlock():
-		return p.facts.Blocked + " blocks SIGTRAP or SIGILL"
+		return p.facts.Blocked
 	case !p.facts.TrapsHandled:
 		return "there are no handlers for traps"
 	}

@@ -32,6 +32,33 @@ func Sharers(pid int) ([]int, error) {
 	return out, nil
 }
 
+// Apart is a process that shares the address space of another one, but has signal
+// actions of its own, 0 if there is none. Children of vfork(2) do not count: they are gone
+// in a moment.
+func Apart(pid int) (int, error) {
+	all, err := Sharers(pid)
+	if err != nil {
+		return 0, err
+	}
+	for _, other := range all {
+		live, err := LiveThread(pid)
+		if err != nil {
+			return 0, err
+		}
+		handlers, err := unix.SameHandlers(live, other)
+		if err != nil || handlers {
+			continue
+		}
+		if st, err := ReadStat(other, other); err != nil || st.PPid == pid && AwaitsVfork(pid) {
+			continue
+		}
+		if same, err := unix.SameMemory(live, other); err == nil && same { // it has not called execve meanwhile
+			return other, nil
+		}
+	}
+	return 0, nil
+}
+
 // HasMemory reports whether a process has an address space: threads of the
 // kernel, zombies and processes that are about to be have none, and so all seem
 // to share it.

@@ -36,6 +36,12 @@ func (g *Group) RestoreSlack(ctx context.Context) (restored int, err error) {
 	return restored, err
 }
 
+// SlackLeft reports whether there is still code of tracers who died in the slack.
+func (g *Group) SlackLeft() bool {
+	maps, err := proc.ReadMaps(g.PID)
+	return err == nil && len(g.leftovers(maps)) > 0
+}
+
 func (g *Group) restoreSlack(ctx context.Context) (restored int, err error) {
 	maps, err := proc.ReadMaps(g.PID)
 	if err != nil || len(g.leftovers(maps)) == 0 {

@@ -129,7 +129,7 @@ func (f *family) probe(g *ptrace.Group) bool {
 		err = m.start(context.Background())
 	}
 	if err == nil || m.armed && gone(err) { // it may have done all that it had to
-		h.members = append(h.members, m)
+		h.include(m)
 		return true
 	}
 	c.Log("process %d is not probed: %v", m.PID, err)

@@ -36,9 +36,11 @@ type company struct {
 	added   []bool          // which maps programs add to, by map
 	book    *stackBook      // names of what members have in keys
 
-	parent *Session // of a member
-	known  []known  // what the member and its parent had in common, by map
-	pace   *poller  // of a member
+	greet  func(*Session) (leave func()) // is called for each member, nil for nobody
+	leave  func()                        // of a member: it is called before it goes
+	parent *Session                      // of a member
+	known  []known                       // what the member and its parent had in common, by map
+	pace   *poller                       // of a member
 }
 
 // gathers reports whether the session may have members.
@@ -112,7 +114,7 @@ func (s *Session) recruit(ctx context.Context, pid int) {
 func (s *Session) admit(m *Session, pid int, err error) {
 	switch {
 	case err == nil:
-		s.members = append(s.members, m)
+		s.include(m)
 		s.config.Log("process %d is probed at %d sites", pid, m.sites)
 	case gone(err), errors.Is(err, errNotMapped), errors.Is(err, inject.ErrProbed):
 		s.config.Log("process %d is not probed: %v", pid, err)
@@ -161,6 +163,36 @@ func (s *Session) adopt(ctx context.Context, a arrival) error {
 	return nil
 }
 
+// Greet has f called for each member that there is and that comes; before the member goes,
+// what f returned is called. nil ends it. f must not call the session.
+func (s *Session) Greet(f func(member *Session) (leave func())) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.greet = f
+	for _, m := range s.members {
+		m.takeLeave()
+		if f != nil {
+			m.leave = f(m)
+		}
+	}
+}
+
+// include takes a member in.
+func (s *Session) include(m *Session) {
+	s.members = append(s.members, m)
+	if s.greet != nil {
+		m.leave = s.greet(m)
+	}
+}
+
+// takeLeave is for a member that goes. Its own lock is not held.
+func (s *Session) takeLeave() {
+	if s.leave != nil {
+		s.leave()
+		s.leave = nil
+	}
+}
+
 // lookAtMembers does what is due for the members, and takes in those that come.
 func (s *Session) lookAtMembers(now time.Time) {
 	var ended []*Session
@@ -201,6 +233,7 @@ const scanTime = 300 * time.Millisecond
 
 // dismiss keeps what a member has counted and lets go of it.
 func (s *Session) dismiss(m *Session) {
+	m.takeLeave()
 	if err := m.disarm(); err != nil {
 		s.config.Warn("%v", err)
 	}
@@ -306,6 +339,7 @@ func (s *Session) resetMax(i int) {
 func (s *Session) disarmMembers() error {
 	var all error
 	for _, m := range s.members {
+		m.takeLeave()
 		if err := m.disarm(); err != nil {
 			all = errors.Join(all, fmt.Errorf("process %d: %w", m.PID, err))
 		}

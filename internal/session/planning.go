@@ -177,7 +177,7 @@ func (r *registry) describe(units []*unit) error {
 		return err
 	}
 	if r.ms.anyGo() {
-		blocked = cmp.Or(blocked, "Go's runtime system, when it starts threads and is called by C,")
+		blocked = cmp.Or(blocked, "Go's runtime system blocks SIGTRAP and SIGILL when it starts threads and is called by C")
 	}
 	space, err := inject.FreeSpace(r.ms.pid, r.traits)
 	if err != nil {
@@ -249,9 +249,9 @@ const (
 	blockedPause = 2 * time.Millisecond
 )
 
-// ofThreads names a thread of the target that blocks a signal which windows of
-// several instructions need, "" if there is none, and tells whether any has a
-// shadow stack.
+// ofThreads says which thread of the target blocks a signal that windows of several
+// instructions need, or who else shares its memory and has none of our handlers, "" if
+// nobody does, and tells whether any has a shadow stack.
 func ofThreads(pid int) (blocked string, shadow bool, err error) {
 	for range blockedLooks {
 		if blocked, shadow, err = lookAtThreads(pid); err != nil || blocked == "" {
@@ -277,10 +277,14 @@ func lookAtThreads(pid int) (blocked string, shadow bool, err error) {
 			continue // it blocks everything and runs no code of the program
 		}
 		if blocked == "" && (st.Blocked.Has(sigTRAP) || st.Blocked.Has(sigILL)) {
-			blocked = fmt.Sprintf("thread %d (%s)", tid, st.Name)
+			blocked = fmt.Sprintf("thread %d (%s) blocks SIGTRAP or SIGILL", tid, st.Name)
 		}
 	}
-	return blocked, shadow, nil
+	other, err := proc.Apart(pid)
+	if err == nil && blocked == "" && other != 0 {
+		blocked = fmt.Sprintf("process %d (%s) shares the memory, but not the signal handlers", other, proc.Comm(other))
+	}
+	return blocked, shadow, nil // whoever cannot be compared belongs to somebody else
 }
 
 const (

@@ -132,6 +132,12 @@ var ErrNothing = errors.New("cannot be probed")
 // ErrNoTarget: a script has probes in processes, and there is none.
 var ErrNoTarget = errors.New("needs a process")
 
+// ErrOwnChild: the process that is to be followed is a child of this one. The kernel tells a
+// tracer of stops by the same calls as a parent of ends, and whichever thread waits, as
+// os/exec's Wait does, gets the news that the other one needs.
+var ErrOwnChild = errors.New("it is a child of this process, which would take what the kernel tells a tracer that stays attached; " +
+	"let the session start it, or follow it from another process, for example by the trapless command")
+
 // newSession verifies the programs: nothing that is not verified gets near a
 // target.
 func newSession(c Config) (*Session, error) {

@@ -39,6 +39,9 @@ func (s *Session) attachTo(ctx context.Context) error {
 	if err := proc.Check(s.PID); err != nil {
 		return err
 	}
+	if st, err := proc.ReadStat(s.PID, s.PID); s.config.Follow && err == nil && st.PPid == os.Getpid() {
+		return fmt.Errorf("process %d: %w", s.PID, ErrOwnChild)
+	}
 	if err := s.plan(); err != nil {
 		return errors.Join(err, s.Close())
 	}

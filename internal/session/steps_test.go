@@ -131,6 +131,49 @@ func killAtSteps(t *testing.T, path string, mayEnd bool) {
 	}
 }
 
+// TestFirstTracerIsKilledAtEachStep does so to the first tracer of a process, which makes
+// the foothold, the arena, the code regions and the handlers: each tracer has a process
+// of its own. TRAPLESS_LONG=1 takes every step, otherwise there are some, others each time.
+func TestFirstTracerIsKilledAtEachStep(t *testing.T) {
+	path := testkit.Compile(t, "signals.c")
+	p := testkit.Start(t, path)
+	script, last := roundScript(t, p.Pid), 0
+	if _, err := fmt.Sscanf(tracerAt(t, p.Pid, script, 0), "steps %d", &last); err != nil || last < 200 {
+		t.Fatalf("%d steps: %v", last, err)
+	}
+	p.Stop()
+	stride := max(1, last/rounds(15))
+	if os.Getenv("TRAPLESS_LONG") != "" {
+		stride = 1
+	}
+	killed, leftPatched := 0, 0
+	for step := 1 + os.Getpid()%stride; step <= last; step += stride {
+		t.Run(strconv.Itoa(step), func(t *testing.T) {
+			p := testkit.Start(t, path)
+			switch out := tracerAt(t, p.Pid, script, step); {
+			case out == "":
+				killed++
+			case !strings.HasPrefix(out, "steps"): // it had fewer
+				t.Fatal(out)
+			}
+			if patched(p.Pid) {
+				leftPatched++
+			}
+			if err := tryClean(p.Pid); err != nil || p.Ended() {
+				t.Fatalf("%v\n%s", err, p.Output())
+			}
+			noChanges(t, p.Pid)
+			if lines := p.Stop(); lines[len(lines)-1] != "ok" {
+				t.Errorf("last lines %q", lines)
+			}
+		})
+	}
+	t.Logf("first tracers killed at %d of %d steps, %d of them with probes in place", killed, last, leftPatched)
+	if leftPatched == 0 {
+		t.Error("no tracer was killed with probes in place: the test tests nothing")
+	}
+}
+
 // tracerAt runs a tracer that dies at a step and returns its last line.
 func tracerAt(t *testing.T, pid int, script string, step int) (last string) {
 	t.Helper()

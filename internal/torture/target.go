@@ -26,8 +26,9 @@ type kind struct {
 	flags    []string
 	library  string   // source of a library that is its first argument
 	exported []string // functions that are probed besides what is found
-	// exact: a system call that fails with EINTR ends it, so no tracer is killed:
-	// a kill can leave one.
+	// exact: it notices what a kill may leave, so no tracer is killed: a system call that
+	// fails with EINTR, or a change of a signal action that it makes in the microsecond
+	// in which a tracer that gives that action back is killed, and which is lost.
 	exact bool
 	// execs: it is another program every now and then, and sessions end.
 	execs bool
@@ -42,7 +43,7 @@ type kind struct {
 var kinds = []kind{
 	{name: "signals", source: "storm.c", traps: true},
 	{name: "blocked-signals", source: "signals.c"},
-	{name: "handlers", source: "handlers.c"},
+	{name: "handlers", source: "handlers.c", exact: true},
 	{name: "go", source: "goload.go", args: []string{"profile"}},
 	{name: "exceptions", source: "unwind.cpp", traps: true, follow: true},
 	{name: "fork", source: "forker.c", follow: true},
