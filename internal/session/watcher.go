@@ -214,20 +214,32 @@ func (w *watcher) wait() {
 		if err != nil {
 			return
 		}
+		var come []arrival
 		for _, p := range all {
 			var once sync.Once
-			a := arrival{p.PID, func() { once.Do(func() { _ = p.Go() }) }}
-			if !w.hold || a.pid == 0 || a.pid == os.Getpid() {
-				a.let()
-			}
-			if a.pid == 0 || a.pid == os.Getpid() {
-				continue
-			}
-			select {
-			case w.arrivals <- a:
-			case <-time.After(holdTime):
-				a.let()
-			}
+			come = append(come, arrival{p.PID, func() { once.Do(func() { _ = p.Go() }) }})
+		}
+		w.pass(come)
+	}
+}
+
+// pass passes those on who have come. When nobody has taken one for a while, all that are left are let go at once:
+// each would wait for those before it.
+func (w *watcher) pass(come []arrival) {
+	until := time.Now().Add(holdTime)
+	for _, a := range come {
+		unknown := a.pid == 0 || a.pid == os.Getpid()
+		if !w.hold || unknown {
+			a.let()
+		}
+		if unknown {
+			continue
+		}
+		select {
+		case w.arrivals <- a:
+			until = time.Now().Add(holdTime)
+		case <-time.After(time.Until(until)):
+			a.let()
 		}
 	}
 }
