@@ -74,7 +74,6 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 	defer os.RemoveAll(dir)
 	began := time.Now()
 	t := &torture{options: o, dir: dir, report: Report{Seed: o.Seed, Faults: map[string]int{}, Refused: map[string]int{}, Sessions: map[string]int{}}}
-	each := o.For * time.Duration(parallel) / time.Duration(len(all))
 	queue := make(chan *kind, len(all))
 	for _, k := range all {
 		queue <- k
@@ -85,7 +84,9 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 		done.Go(func() {
 			for k := range queue {
 				if ctx.Err() == nil {
-					t.target(ctx, k, each)
+					// What compiling takes, the others have to do without.
+					left := time.Until(began.Add(o.For)) * time.Duration(parallel) / time.Duration(len(queue)+parallel)
+					t.target(ctx, k, max(left, leastTime))
 				}
 			}
 		})
@@ -94,6 +95,9 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 	t.report.Seconds = time.Since(began).Seconds()
 	return &t.report, nil
 }
+
+// leastTime is what each target gets, however late it is.
+const leastTime = time.Second
 
 func choose(names []string) ([]*kind, error) {
 	var out []*kind
