@@ -253,7 +253,7 @@ func ourOutcome(t *testing.T, p *testkit.Target, obj *object.Object, spec *ebpf.
 	defer coll.Close()
 	readers := map[string]*trapless.Reader{}
 	for name, m := range coll.Maps {
-		if m.Spec.IsRing() {
+		if m.Ring() {
 			if readers[name], err = trapless.NewReader(m); err != nil {
 				t.Fatal(err)
 			}

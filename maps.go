@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"reflect"
 
+	"github.com/cilium/ebpf"
+
 	"trapless/internal/arena"
 	"trapless/internal/object"
 	"trapless/internal/session"
@@ -99,6 +101,9 @@ func (m *Map) Put(key, value any) error { return m.Update(key, value, UpdateAny)
 // Update sets the value of a key. Programs see it as if another program had done
 // so.
 func (m *Map) Update(key, value any, flags UpdateFlags) error {
+	if m.Type == ebpf.ProgramArray {
+		return fmt.Errorf("map %s: the programs that tail calls lead to are set by the map's MapSpec.Contents, by their names, before the collection is made", m.Name)
+	}
 	if m.perSlot() {
 		return fmt.Errorf("map %s: only programs can set values of which each thread has its own", m.Name)
 	}

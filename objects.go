@@ -76,7 +76,7 @@ func (s *Script) Unattached() []string {
 	var out []string
 	if s.object != nil {
 		for i := range s.object.Programs {
-			if p := &s.object.Programs[i]; len(p.Attach) == 0 {
+			if p := &s.object.Programs[i]; len(p.Attach) == 0 && !p.TailCalled {
 				out = append(out, p.Name)
 			}
 		}

@@ -162,7 +162,7 @@ func (c *Code) helperCharge(i int) int {
 			return 0 // only the process is wanted, which takes no system call
 		}
 		return costSyscall
-	case HelperExit, asm.FnGetFuncIp, asm.FnGetAttachCookie, asm.FnLoop, asm.FnForEachMapElem, asm.FnRingbufDiscard:
+	case HelperExit, HelperTailCount, HelperContext, asm.FnGetFuncIp, asm.FnGetAttachCookie, asm.FnLoop, asm.FnForEachMapElem, asm.FnRingbufDiscard:
 		return 0
 	}
 	if c.repeats {

@@ -147,6 +147,8 @@ func (a *analyser) helper(id asm.BuiltinFunc) {
 	switch id {
 	case HelperGetCurrentPidTgid:
 		result = Value{Kind: PidTgid}
+	case HelperContext:
+		result = Value{Kind: Context}
 	case asm.FnRingbufReserve:
 		result = a.record()
 	case asm.FnTracePrintk:

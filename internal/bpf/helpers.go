@@ -22,6 +22,11 @@ const (
 	// HelperBitLength (number) returns how many bits the number has: 0 for 0,
 	// else one more than the position of its highest bit that is set.
 	HelperBitLength asm.BuiltinFunc = 0x10002
+	// HelperTailCount (context) counts a tail call of the run, and returns 1, or 0 if
+	// there were MaxTailCalls. HelperContext () returns the context that the program
+	// began with. Tail calls are made of them.
+	HelperTailCount asm.BuiltinFunc = 0x10004
+	HelperContext   asm.BuiltinFunc = 0x10005
 	// HelperMapNext (map, state, key, value) copies an entry of a map, with its value
 	// over all threads, and returns the state to pass for the next one, or 0 when
 	// there is none left. The first state is 0; the entries are those of that
@@ -61,6 +66,10 @@ const (
 // MaxEvent is the largest event that HelperRingbufOutput takes, in bytes.
 const MaxEvent = abi.MaxRecord - abi.RecPayload
 
+// MaxTailCalls is how many tail calls a run may make (include/linux/bpf.h,
+// MAX_TAIL_CALL_CNT).
+const MaxTailCalls = 33
+
 // ArgType is what a helper demands of an argument.
 type ArgType uint8
 
@@ -99,6 +108,7 @@ const (
 	RetValueOrNull                 // a pointer to a value of the map in r1, or 0
 	RetCellOrNull                  // a pointer to the thread's own value of the map in r1, or 0
 	RetRecordOrNull                // a pointer to a record of the size in r2, or 0
+	RetContext                     // the pointer to the context
 )
 
 // Helper describes a helper function.
@@ -168,7 +178,6 @@ var helperByID = func() map[asm.BuiltinFunc]*Helper {
 
 // Reasons why a helper is missing.
 const (
-	notYet    = "the engine does not have it yet"
 	noKernel  = "a program runs in the process, where no kernel memory can be read"
 	noWriting = "a probe must not change the process"
 )
@@ -213,8 +222,10 @@ var helpers = []Helper{
 	{asm.FnSnprintf, "snprintf", args{ArgWriteOrNull, ArgSizeOrZero, ArgString, ArgReadOrNull, ArgSizeOrZero}, RetScalar, ""},
 	{asm.FnStrncmp, "strncmp", args{ArgRead, ArgSize, ArgString}, RetScalar, ""},
 	{asm.FnLoop, "loop", args{ArgAnything, ArgFunc, ArgStackOrNull, ArgAnything}, RetScalar, ""},
-	{asm.FnTailCall, "tail_call", args{ArgContext, ArgMap, ArgAnything}, RetScalar, notYet},
+	{asm.FnTailCall, "tail_call", args{ArgContext, ArgMap, ArgAnything}, RetScalar, "the programs that tail calls lead to are put in when an object is loaded; this one refers to no program array"},
 	{HelperExit, "exit", args{}, RetNever, ""},
+	{HelperTailCount, "tail_count", args{ArgContext}, RetScalar, ""},
+	{HelperContext, "context", args{}, RetContext, ""},
 	{HelperBitLength, "bit_length", args{ArgAnything}, RetScalar, ""},
 	{HelperMapNext, "map_next", args{ArgMap, ArgAnything, ArgKeyWrite, ArgValueWrite}, RetScalar, ""},
 	{HelperMapRead, "map_read", args{ArgMap, ArgKey, ArgValueWrite}, RetScalar, ""},

@@ -72,6 +72,7 @@ type run struct {
 	have   uint16 // a bit for each register that may be read
 	frames []*frame
 	fuel   int
+	tails  int // tail calls so far
 	at     int
 
 	records []record     // that are or were held

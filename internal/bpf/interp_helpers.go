@@ -24,6 +24,17 @@ func (x *run) helper(h *Helper) (uint64, error) {
 		return x.Now(), nil
 	case asm.FnProbeRead, asm.FnProbeReadUser, asm.FnProbeReadStr, asm.FnProbeReadUserStr:
 		return x.probeRead(h)
+	case HelperTailCount:
+		if x.tails == MaxTailCalls {
+			return 0, nil
+		}
+		x.tails++
+		return 1, nil
+	case HelperContext:
+		if x.ctx == nil {
+			return 0, x.fail(ErrAccess, "there is no context")
+		}
+		return contextAddr, nil
 	case asm.FnSnprintf:
 		return x.snprintf()
 	case asm.FnStrncmp:

@@ -69,6 +69,11 @@ func (w *walker) result(a *arguments) (goesOn bool, r *rejection) {
 		if h.ID == asm.FnMapLookupElem && !w.code.Maps[a.mapNumber].Shared() {
 			v.kind = CellOrNull // the thread's own
 		}
+	case RetContext:
+		if w.code.Input.Memory {
+			return false, w.refuse(ReasonContext, "the program has no context", "leave the call out")
+		}
+		v = value{kind: Context}
 	case RetCellOrNull:
 		v = a.cell()
 	case RetRecordOrNull:
@@ -354,6 +359,9 @@ func (a *arguments) limits() bound.Scalar {
 		n := bound.Unknown()
 		n, _, _ = bound.Refine(asm.JSGE, true, true, n, bound.Const(math.MaxUint64-maxErrno+1))
 		n, _, _ = bound.Refine(asm.JSLE, true, true, n, bound.Const(a.size.UMax))
+		return n
+	case HelperTailCount:
+		n, _, _ := bound.Refine(asm.JLE, true, true, bound.Unknown(), bound.Const(1))
 		return n
 	case HelperBitLength:
 		n, _, _ := bound.Refine(asm.JLE, true, true, bound.Unknown(), bound.Const(64))

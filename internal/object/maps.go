@@ -64,19 +64,26 @@ const (
 // maps numbers the maps, and notes why the engine lacks some. Only a program that
 // may come to use one of those is refused: it is often behind a constant that says
 // that it is not wanted. Such a map is given the form of a ring, which takes no room.
-func (l *loader) maps() {
+func (l *loader) maps() error {
 	for _, name := range slices.Sorted(maps.Keys(l.spec.Maps)) {
 		m, err := l.convert(name, l.spec.Maps[name])
 		if err == nil {
 			_, err = abi.NewLayout(abi.Config{Threads: 1, Maps: []abi.MapSpec{m.Spec}})
 		}
 		l.numbers[name] = len(l.object.Maps)
+		if spec := l.spec.Maps[name]; spec.Type == ebpf.ProgramArray {
+			if l.arrays[l.numbers[name]], err = l.programArray(name, spec); err != nil {
+				return err
+			}
+			m = &Map{Name: name, Type: spec.Type, Spec: abi.MapSpec{Name: name, Kind: abi.RingBuf}}
+		}
 		if err != nil {
 			l.unusable[l.numbers[name]] = err
 			m = &Map{Name: name, Type: l.spec.Maps[name].Type, Spec: abi.MapSpec{Name: name, Kind: abi.RingBuf}}
 		}
 		l.object.Maps = append(l.object.Maps, *m)
 	}
+	return nil
 }
 
 func (l *loader) convert(name string, spec *ebpf.MapSpec) (*Map, error) {

@@ -36,11 +36,12 @@ type Object struct {
 
 // Program is a program that was verified.
 type Program struct {
-	Name    string
-	Section string
-	Kind    lang.ProbeKind // Uprobe, Uretprobe or Usdt, as the section says
-	Prog    *bpf.Program
-	Result  bool // it reads what a function returns
+	Name       string
+	Section    string
+	Kind       lang.ProbeKind // Uprobe, Uretprobe or Usdt, as the section says
+	Prog       *bpf.Program
+	Result     bool // it reads what a function returns
+	TailCalled bool // tail calls may lead to it
 
 	// Attach is where it is to be put, of any kind. It is empty when neither
 	// the section nor the user says.
@@ -53,7 +54,7 @@ var ErrObject = errors.New("BPF object")
 // New makes an object of a collection, which stays as it is. Name is what
 // messages call it.
 func New(name string, spec *ebpf.CollectionSpec, o Options) (*Object, error) {
-	l := &loader{spec: spec, options: o, object: &Object{Name: name}, numbers: map[string]int{}, unusable: map[int]error{}, set: map[string][]byte{}}
+	l := &loader{spec: spec, options: o, object: &Object{Name: name}, numbers: map[string]int{}, unusable: map[int]error{}, arrays: map[int][]tailTarget{}, set: map[string][]byte{}}
 	if err := l.load(); err != nil {
 		return nil, fmt.Errorf("%w %s: %w", ErrObject, name, err)
 	}
@@ -65,9 +66,10 @@ type loader struct {
 	spec     *ebpf.CollectionSpec
 	options  Options
 	object   *Object
-	numbers  map[string]int    // of maps
-	set      map[string][]byte // variables, by the user
-	unusable map[int]error     // maps that the engine does not have, and why
+	numbers  map[string]int       // of maps
+	set      map[string][]byte    // variables, by the user
+	unusable map[int]error        // maps that the engine does not have, and why
+	arrays   map[int][]tailTarget // program arrays, by their numbers
 }
 
 func (l *loader) load() error {
@@ -79,7 +81,9 @@ func (l *loader) load() error {
 	if err := l.overrides(); err != nil {
 		return err
 	}
-	l.maps()
+	if err := l.maps(); err != nil {
+		return err
+	}
 	if err := l.recordTypes(); err != nil {
 		return err
 	}
@@ -145,6 +149,7 @@ func (l *loader) program(name string, spec *ebpf.ProgramSpec) (*Program, error) 
 		return nil, err
 	}
 	p.Result = v.UsesResult()
+	p.TailCalled = l.tailCalled(name)
 	return p, nil
 }
 

@@ -21,7 +21,10 @@ func (l *loader) instructions(name string, spec *ebpf.ProgramSpec) (*bpf.Program
 	if spec.ByteOrder != nil && spec.ByteOrder != binary.LittleEndian {
 		return nil, fmt.Errorf("it is compiled for %v; compile with -target bpfel", spec.ByteOrder)
 	}
-	insns, err := usdtCalls(spec.Instructions)
+	insns, err := l.code(name, spec)
+	if err == nil {
+		insns, err = l.link(name, insns)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -33,15 +36,24 @@ func (l *loader) instructions(name string, spec *ebpf.ProgramSpec) (*bpf.Program
 			p.Constants[i] = m.Contents[0].Value
 		}
 	}
-	if err := relocate(p.Insns); err != nil {
+	return p, nil
+}
+
+// code is a program's instructions, with references and relocations resolved.
+func (l *loader) code(name string, spec *ebpf.ProgramSpec) (asm.Instructions, error) {
+	insns, err := usdtCalls(spec.Instructions)
+	if err != nil {
 		return nil, err
 	}
-	for i := range p.Insns {
-		if err := l.reference(&p.Insns[i]); err != nil {
-			return nil, fmt.Errorf("instruction %d: %w%s", i, err, at(p.Insns, i))
+	if err := relocate(insns); err != nil {
+		return nil, err
+	}
+	for i := range insns {
+		if err := l.reference(&insns[i]); err != nil {
+			return nil, fmt.Errorf("instruction %d: %w%s", i, err, at(insns, i))
 		}
 	}
-	return p, nil
+	return insns, nil
 }
 
 // reference gives a map's number to an instruction that refers to it.
@@ -64,6 +76,12 @@ func (l *loader) mapReference(in *asm.Instruction, name string) error {
 	n, ok := l.numbers[name]
 	if !ok {
 		return fmt.Errorf("there is no map %q", name)
+	}
+	if _, ok := l.arrays[n]; ok {
+		mark := asm.LoadImm(in.Dst, arrayMark+int64(n), asm.DWord)
+		mark.Metadata = in.Metadata
+		*in = mark.WithReference("")
+		return nil
 	}
 	in.Constant = in.Constant>>32<<32 | int64(n)
 	return nil

@@ -19,6 +19,9 @@ func (g *generator) begin(o *op) {
 	if g.progs[o.prog].spend {
 		g.StoreI(4, g.stack(g.frame.fuel), bpf.DefaultFuel)
 	}
+	if g.progs[o.prog].tails {
+		g.StoreI(4, g.stack(g.frame.tails), 0)
+	}
 	if o.defs&o.liveOut != 0 {
 		g.materialize(o, g.r(bpfasm.R1), o.result)
 	}
@@ -55,6 +58,21 @@ func (g *generator) storeContext() {
 	g.MovRI(asm.RAX, uint64(g.site.Addr))
 	g.Store(8, at(bpf.PtRegsIP), asm.RAX)
 	g.Load(8, asm.RAX, at(bpf.PtRegsAX))
+}
+
+// tailCount emits HelperTailCount.
+func (g *generator) tailCount() {
+	d, full, out := g.r(bpfasm.R0), g.NewLabel(), g.NewLabel()
+	g.OpMI(asm.Cmp, 4, g.stack(g.frame.tails), bpf.MaxTailCalls)
+	g.Jcc(asm.AE, full)
+	g.IncM(4, g.stack(g.frame.tails))
+	g.MovRI(d, 1)
+	g.Bind(out)
+	g.later(func() {
+		g.Bind(full)
+		g.MovRI(d, 0)
+		g.Jmp(out)
+	})
 }
 
 // charge takes fuel, and goes to spent when there is not enough.

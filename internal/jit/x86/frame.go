@@ -26,6 +26,7 @@ type frame struct {
 	saves   []save
 	flags   int32 // where RAX holds the saved flags; 0 when flags are dead
 	fuel    int32 // where the fuel is; 0 when none is needed
+	tails   int32 // where tail calls are counted; 0 when there are none
 	context int32 // where the context is; 0 when none is needed
 	loop    int32 // where the main functions\' loops are kept; 0 without any
 	funcs   []funcFrame
@@ -66,6 +67,9 @@ func layoutFrame(u *unit, al allocation, site Site) frame {
 	}
 	if u.takesFuel() {
 		f.fuel = place(8)
+	}
+	if slices.ContainsFunc(u.progs, func(p program) bool { return p.tails }) {
+		f.tails = place(8)
 	}
 	if u.takesContext() {
 		f.context = place(bpf.ContextEnd)
@@ -134,7 +138,7 @@ func (f *frame) shift(by int32) {
 	for i := range f.saves {
 		f.saves[i].off += by
 	}
-	for _, off := range []*int32{&f.flags, &f.fuel, &f.context, &f.loop} {
+	for _, off := range []*int32{&f.flags, &f.fuel, &f.tails, &f.context, &f.loop} {
 		if *off != 0 {
 			*off += by
 		}

@@ -290,6 +290,9 @@ func (g *generator) op(i int) {
 			g.stackID(o)
 		case bpfasm.FnGetStack, bpfasm.FnGetStackid:
 			g.walk(o)
+		case bpf.HelperTailCount:
+			g.tailCount()
+		case bpf.HelperContext: // known without
 		case bpf.HelperBitLength:
 			g.bitLength()
 		case bpf.HelperExit:

@@ -82,7 +82,7 @@ func (u *unit) summarize() {
 
 // hasEffect reports whether anybody can see that the operation ran.
 func (u *unit) hasEffect(o *op, stackOut *byteSet) bool {
-	if o.charge > 0 || o.returns || o.begins && u.progs[o.prog].spend {
+	if o.charge > 0 || o.returns || o.begins && (u.progs[o.prog].spend || u.progs[o.prog].tails) {
 		return true
 	}
 	if o.hit {
@@ -107,7 +107,7 @@ func (u *unit) hasEffect(o *op, stackOut *byteSet) bool {
 	case bpf.CallHelper:
 		switch o.in.Helper() {
 		case bpf.HelperGetCurrentPidTgid, bpf.HelperBitLength, bpfasm.FnKtimeGetNs, bpfasm.FnKtimeGetCoarseNs, bpfasm.FnGetSmpProcessorId, bpfasm.FnGetNumaNodeId,
-			bpfasm.FnGetPrandomU32, bpfasm.FnGetFuncIp, bpfasm.FnGetAttachCookie, bpfasm.FnRingbufDiscard, bpfasm.FnRingbufQuery, bpfasm.FnMapLookupPercpuElem:
+			bpfasm.FnGetPrandomU32, bpfasm.FnGetFuncIp, bpfasm.FnGetAttachCookie, bpfasm.FnRingbufDiscard, bpfasm.FnRingbufQuery, bpfasm.FnMapLookupPercpuElem, bpf.HelperContext:
 		case bpf.HelperMapCell:
 			// A hash enters the key.
 			if o.key.ml.IsHash() || o.target >= 0 {

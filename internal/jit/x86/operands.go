@@ -236,6 +236,11 @@ func (u *unit) callOperands(o *op) error {
 		o.defs, o.uses, o.across = reg(bpfasm.R0), 0x3e, asm.Regs(asm.RAX, asm.RBX, asm.RCX, asm.RDX, asm.RSI)
 	case bpf.HelperBitLength:
 		o.uses, o.defs = reg(bpfasm.R1), reg(bpfasm.R0)
+	case bpf.HelperContext:
+		o.defs = reg(bpfasm.R0)
+	case bpf.HelperTailCount:
+		o.defs = reg(bpfasm.R0)
+		u.progs[o.prog].tails = true
 	case bpfasm.FnLoop:
 		return u.loopOperands(o)
 	case bpfasm.FnForEachMapElem:

@@ -146,6 +146,7 @@ type program struct {
 	base  int           // its first operation
 	next  int           // what follows it
 	funcs []int         // the unit's number of each of its functions
+	tails bool          // it makes tail calls, which are counted
 	spend bool          // it has loops or calls, which take fuel
 	spent [2]*asm.Label // of each copy, where it goes on without fuel
 }
