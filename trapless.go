@@ -86,7 +86,7 @@ type CompileOptions struct {
 
 // CompileWith is Compile with more options.
 func CompileWith(name, src string, o CompileOptions) (*Script, error) {
-	options := lang.Options{Params: o.Params, Named: o.Named, Checks: o.Checks, Cgroup: proc.CgroupID, TAI: unix.TAIOffset(), Config: o.Config, Clock: strings.TrimPrefix(o.Clock, "@")}
+	options := lang.Options{Params: o.Params, Named: o.Named, Checks: o.Checks, Cgroup: proc.CgroupID, TAI: unix.TAIOffset(), Target: o.PID != 0 || o.Program != "", Config: o.Config, Clock: strings.TrimPrefix(o.Clock, "@")}
 	options.Places = o.places
 	types := o.types()
 	defer types.Close()

@@ -307,3 +307,17 @@ func TestRecordsOfMaps(t *testing.T) {
 		t.Errorf("%d records were corrupt, not 1", a.Losses().Corrupt)
 	}
 }
+
+// A map of stacks has no entries: a session that adds up all maps of a process that has gone may ask for them.
+func TestNoEntriesOfStacks(t *testing.T) {
+	l, err := abi.NewLayout(abi.Config{Maps: []abi.MapSpec{{Kind: abi.StackTrace, KeySize: 4, ValueSize: 64, MaxEntries: 1 << 14}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := New(make([]byte, l.Size), l)
+	a.Init(0)
+	a.own(0, 1)
+	if got := a.Entries(0); len(got) != 0 {
+		t.Errorf("%d entries", len(got))
+	}
+}

@@ -159,7 +159,7 @@ func (fn *function) add(fields []lang.Field, e *dwarf.Entry) ([]lang.Field, bool
 }
 
 // attribute is that of an entry, or of the abstract one that it is an instance of.
-func (fn *function) attribute(e *dwarf.Entry, attr dwarf.Attr) any {
+func (p *part) attribute(e *dwarf.Entry, attr dwarf.Attr) any {
 	for range 4 {
 		if v := e.Val(attr); v != nil {
 			return v
@@ -170,7 +170,7 @@ func (fn *function) attribute(e *dwarf.Entry, attr dwarf.Attr) any {
 				return nil
 			}
 		}
-		r := fn.data.Reader()
+		r := p.data.Reader()
 		r.Seek(origin)
 		next, err := r.Next()
 		if err != nil || next == nil {

@@ -49,7 +49,9 @@ func (s *Source) Close() {
 }
 
 func (f *debugFile) close() {
-	f.file.Close()
+	if f.file != nil {
+		f.file.Close()
+	}
 	if f.separate != nil {
 		f.separate.Close()
 	}
@@ -110,6 +112,11 @@ func (f *debugFile) read(root, name string, dirs []string) error {
 	if f.image, err = image.New(f.file, st.Size()); err != nil {
 		return err
 	}
+	return f.find(root, name, dirs)
+}
+
+// find finds the debug information and begins to read it.
+func (f *debugFile) find(root, name string, dirs []string) error {
 	f.separate = Find(root, name, f.image, dirs...)
 	if f.separate != nil && !f.image.HasSymtab() {
 		f.image.AddSymbols(f.separate.Image)

@@ -39,6 +39,8 @@ func (c *checker) functionCall(x *callExpr) Type {
 		return c.nsecs(x)
 	case "reg":
 		return c.reg(x)
+	case "uaddr":
+		return c.uaddr(x)
 	case "cgroupid":
 		return c.cgroupID(x)
 	case ErrorNames, SignalNames, CgroupPaths:

@@ -15,6 +15,9 @@ type TypeSource interface {
 	// Lines are the addresses, as in the file's symbol table, of the line of source
 	// that an attach point names.
 	Lines(a *AttachPoint) ([]uint64, error)
+	// Address finds a symbol of the file of an attach point that names one function: how
+	// far behind the function's start it is, and its size in bytes, 0 if it is not known.
+	Address(a *AttachPoint, name string) (delta int64, size uint64, err error)
 }
 
 // resolve finds the type that is written.

@@ -21,10 +21,11 @@ type Options struct {
 	Config     map[string]string // settings that precede those of the script, by their names
 	MaxMapKeys int               // default of the setting max_map_keys; 0 means DefaultMaxMapKeys
 
-	Named map[string]string // options of the script's own, --name=value
-	Child int               // the process that was started for the script, 0 if there is none
-	Types TypeSource        // may be nil
-	Clock string            // the map that holds the time which tseries() sees, without '@'; the real time if empty
+	Named  map[string]string // options of the script's own, --name=value
+	Child  int               // the process that was started for the script, 0 if there is none
+	Types  TypeSource        // may be nil
+	Target bool              // the script is for a process that is named
+	Clock  string            // the map that holds the time which tseries() sees, without '@'; the real time if empty
 
 	// Places are the attach points of single functions or markers that fit one with a
 	// wildcard, none if that is not known. May be nil.
@@ -50,6 +51,7 @@ func Compile(src, name string, opts Options) (*Script, error) {
 	}
 	findLines(tree, diags, opts.Types)
 	expand(tree, diags, opts.Places)
+	stacksByDWARF(tree, diags, opts.Target)
 	if opts.Types != nil {
 		for _, p := range tree.probes {
 			for i := range p.attach {

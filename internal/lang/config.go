@@ -48,7 +48,7 @@ func defaults() config {
 		"max_map_keys": number(DefaultMaxMapKeys, 1, maxEntries), "max_probes": number(1024, 0, math.MaxUint64), "max_strlen": number(defaultStrlen, 1, maxStrlen),
 		"on_stack_limit": number(32, 0, math.MaxUint64), "perf_rb_pages": number(0, 0, math.MaxUint64), "stack_mode": word("bpftrace", stackModes),
 		"str_trunc_trailer": {word: "..", valid: valid{any: true}}, "missing_probes": word("error", missingWords), "print_maps_on_exit": truth(true),
-		"use_blazesym": truth(false), "show_debug_info": truth(false), "unstable_tseries": word("warn", unstableWords),
+		"use_blazesym": truth(false), "show_debug_info": truth(true), "unstable_tseries": word("warn", unstableWords),
 		"unstable_typeinfo": word("error", unstableWords), "unstable_dw_ustack": word("warn", unstableWords),
 	}
 }
@@ -66,7 +66,7 @@ func (c config) stackMode() string { return c["stack_mode"].word }
 func (c config) settings() Settings {
 	return Settings{
 		PrintMapsOnExit: c["print_maps_on_exit"].number != 0, Missing: MissingProbes(c["missing_probes"].word),
-		MaxCat: int(c["max_cat_bytes"].number), Trailer: c["str_trunc_trailer"].word,
+		MaxCat: int(c["max_cat_bytes"].number), Trailer: c["str_trunc_trailer"].word, Lines: c["show_debug_info"].number != 0,
 	}
 }
 

@@ -228,7 +228,7 @@ func TestUnsupportedIsNamed(t *testing.T) {
 		{`$a = 1; print(&$a)`, []string{"1:15: not supported yet: the address of a variable or map"}},
 		{`print(arg6)`, []string{"1:7: not supported yet: arg6 (arg0 to arg5 are in registers, further ones on the stack)"}},
 		{`print(sarg0)`, []string{"1:7: not supported yet: sarg0 (arg0 to arg5 are in registers, further ones on the stack)"}},
-		{`print(dw_ustack(3))`, []string{"1:7: not supported yet: dw_ustack()"}},
+		{`print(dw_ustack(3))`, []string{"1:7: dw_ustack requires a target process (name one by -p, or start one by -c; ustack needs none, and unwinds by DWARF, too)"}},
 		{`print(kstack)`, []string{"1:7: kstack is about the kernel, trapless probes user space only"}},
 		{`print(kaddr("x"))`, []string{"1:7: kaddr() is about the kernel, trapless probes user space only"}},
 		{`pid(init)`, []string{"1:1: not supported yet: pid() with an argument"}},

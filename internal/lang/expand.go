@@ -78,11 +78,12 @@ func expand(n *scriptNode, diags *diag.Collector, places func(*AttachPoint) []At
 func (e *expander) probe(p *probeNode) []*probeNode {
 	e.dur = false
 	out := &probeNode{attach: p.attach, predicate: e.expr(p.predicate), body: e.block(p.body), span: p.span}
-	if uses(out, "probe") || uses(out, "probetype") {
-		out.attach = e.single(p.attach, uses(out, "probe"))
+	named := uses(out, "probe") || uses(out, "uaddr")
+	if named || uses(out, "probetype") {
+		out.attach = e.single(p.attach, named)
 	}
 	switch {
-	case len(out.attach) > 1 && (uses(out, "probe") || uses(out, "probetype")):
+	case len(out.attach) > 1 && (named || uses(out, "probetype")):
 		var each []*probeNode
 		for _, a := range out.attach {
 			each = append(each, e.probe(&probeNode{attach: []AttachPoint{a}, predicate: p.predicate, body: p.body, span: p.span})...)

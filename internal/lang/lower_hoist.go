@@ -59,7 +59,7 @@ func callsHelper(x *callExpr) bool {
 	switch x.name {
 	case "strncmp", "strcontains", "strstr", "strlen", "memcmp", "len":
 		return !x.con.known
-	case "str", "buf", "str_concat", "ntop", "macaddr", builtinComm, "nsecs", "func", "username", "join", "delete", "has_key":
+	case "str", "buf", "str_concat", "ntop", "macaddr", builtinComm, "nsecs", "func", "uaddr", "username", "join", "delete", "has_key":
 		return true
 	}
 	return helperBuiltins[x.name].helper != 0 || processFacts[x.name].typ.Kind != None
@@ -325,6 +325,11 @@ func (l *lowerer) callHome(x *callExpr, h home) {
 		l.aluImm(asm.Xor, r, 1)
 		l.setHome(h, r)
 		release()
+	case "uaddr":
+		l.mov(asm.R1, l.ctx)
+		l.helper(asm.FnGetFuncIp)
+		l.aluImm(asm.Add, asm.R0, int32(x.offset))
+		l.setHome(h, asm.R0)
 	case "nsecs":
 		l.clock(x)
 		l.setHome(h, asm.R0)

@@ -70,10 +70,10 @@ func set(words string) map[string]bool {
 
 var (
 	// functions of bpftrace that do not exist here yet.
-	unsupportedFunctions = set(`signal signal_thread stack_len uaddr unwatch
-		write_user errname syscall_name pcomm leader_comm leader_tid dw_ustack`)
+	unsupportedFunctions = set(`signal signal_thread stack_len unwatch
+		write_user errname syscall_name pcomm leader_comm leader_tid`)
 	// builtins of bpftrace that do not exist here yet.
-	unsupportedBuiltins = set(`ctx leader_comm leader_tid pcomm dw_ustack config`)
+	unsupportedBuiltins = set(`ctx leader_comm leader_tid pcomm config`)
 	// builtins that are known when the script is compiled, and others.
 	constantNames = set("ncpus cpid has_cpid usermode probetype probe")
 	otherBuiltins = set("func elapsed dur username args ustack cgroup ppid numaid")

@@ -39,6 +39,8 @@ type Settings struct {
 	MaxCat int
 	// Trailer is what is printed behind a string that was cut, str_trunc_trailer.
 	Trailer string
+	// Lines tells to print the lines of source of a stack's frames, show_debug_info.
+	Lines bool
 }
 
 // MissingProbes is a value of the setting missing_probes.

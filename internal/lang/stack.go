@@ -9,9 +9,12 @@ import (
 
 	"trapless/internal/abi"
 	"trapless/internal/bpf"
+	"trapless/internal/diag"
 )
 
-// A stack is held as its number in a map of stacks, of which there is one for each depth that the script asks for. The tracer makes addresses, and names, of the number (Value.Elems).
+// A stack is held as its number in a map of stacks, of which there is one for each depth
+// that the script asks for. The tracer makes addresses, and names, of the number
+// (Value.Elems).
 
 // builtinStack is the stack of the target, with or without arguments: ustack, ustack(3), ustack(perf, 3).
 const builtinStack = "ustack"
@@ -26,7 +29,37 @@ const (
 )
 
 // stackModes are the ways in which a stack is printed.
-var stackModes = []string{"bpftrace", "perf", "raw"}
+var stackModes = []string{"bpftrace", "perf", "raw", "build_id"}
+
+// dwarfStack is the stack that bpftrace unwinds by DWARF. Every stack is here, where frame
+// pointers do not hold.
+const dwarfStack = "dw_ustack"
+
+// stacksByDWARF makes ordinary stacks of them.
+func stacksByDWARF(n *scriptNode, diags *diag.Collector, target bool) {
+	name := func(b *exprBase, name *string) {
+		if *name != dwarfStack && *name != "__builtin_"+dwarfStack {
+			return
+		}
+		if *name = builtinStack; !target {
+			diags.Errorf(b.span, "dw_ustack requires a target process").Hint("name one by -p, or start one by -c; ustack needs none, and unwinds by DWARF, too")
+		}
+	}
+	for _, p := range slices.Concat(n.probes, n.unused) {
+		visit := func(x expr) {
+			switch x := x.(type) {
+			case *nameExpr:
+				name(x.base(), &x.name)
+			case *callExpr:
+				name(x.base(), &x.name)
+			}
+		}
+		if p.predicate != nil {
+			walk(p.predicate, visit)
+		}
+		walkStmt(p.body, visit)
+	}
+}
 
 // stackCall types ustack(mode, frames), of which both may be left out.
 func (c *checker) stackCall(x *callExpr) Type {
@@ -35,7 +68,7 @@ func (c *checker) stackCall(x *callExpr) Type {
 	if len(args) > 0 {
 		if mode, ok := args[0].(*nameExpr); ok {
 			if !slices.Contains(stackModes, mode.name) {
-				c.diags.Errorf(mode.span, "Error parsing stack mode: %s", mode.name).Hint("use bpftrace, perf or raw")
+				c.diags.Errorf(mode.span, "Error parsing stack mode: %s", mode.name).Hint("use bpftrace, perf, raw or build_id")
 				return badType
 			}
 			t.Format, args = mode.name, args[1:]

@@ -86,7 +86,7 @@ func (u *usage) visit(x expr) {
 		if x.name == builtinRetval {
 			u.retval = true
 		}
-		if x.name == "reg" || x.name == "func" || x.name == builtinRetval || isStack(x) {
+		if x.name == "reg" || x.name == "func" || x.name == "uaddr" || x.name == builtinRetval || isStack(x) {
 			u.arg()
 		}
 		u.called = u.called || b2t(x).Kind == None

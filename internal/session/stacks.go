@@ -20,6 +20,7 @@ func (s *Session) readSymbols() error {
 	}
 	if s.symbols == nil {
 		s.symbols = newSymbols(s.PID)
+		s.symbols.lines = s.config.Script.Lines
 	}
 	changed := s.symbols.refresh(maps)
 	if !s.usesStacks() || !changed {
@@ -79,8 +80,9 @@ func (s *Session) frames(v *lang.Value) []lang.Value {
 	}
 	var out []lang.Value
 	for i, at := range s.arena.Stack(m, v.Int) {
-		name := s.symbols.name(nameKey{addr: at, exact: i == 0, offset: true, module: v.Type.Format == "perf"})
-		out = append(out, lang.Value{Type: lang.Type{Kind: lang.Symbol, Size: 8}, Int: uint64(at), Str: name})
+		for _, name := range s.symbols.frame(at, i == 0, v.Type.Format) {
+			out = append(out, lang.Value{Type: lang.Type{Kind: lang.Symbol, Size: 8}, Int: uint64(at), Str: name})
+		}
 	}
 	return out
 }

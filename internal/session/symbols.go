@@ -23,6 +23,9 @@ type symbols struct {
 	texts []codeText // that were ever mapped, the newest last
 	jits  jitSymbols
 	names map[nameKey]string
+
+	lines  bool // frames have their lines of source
+	places map[nameKey][]debuginfo.Place
 }
 
 // codeFile is a file with code.
@@ -35,6 +38,9 @@ type codeFile struct {
 	funcs *image.Functions
 	rows  []image.UnwindRow
 	tried bool // the functions were read, or cannot be
+
+	places      *debuginfo.Places // nil without debug information, once placesTried
+	placesTried bool
 }
 
 // fileID tells a file from all others.
@@ -58,7 +64,7 @@ type nameKey struct {
 }
 
 func newSymbols(pid int) *symbols {
-	return &symbols{pid: pid, jits: jitSymbols{pid: pid}, names: map[nameKey]string{}}
+	return &symbols{pid: pid, jits: jitSymbols{pid: pid}, names: map[nameKey]string{}, places: map[nameKey][]debuginfo.Place{}}
 }
 
 // refresh notes what is mapped now, and reports whether that is something else than before.
@@ -88,6 +94,7 @@ func (y *symbols) refresh(maps proc.Maps) bool {
 	}
 	if changed {
 		clear(y.names)
+		clear(y.places)
 	}
 	return changed
 }
@@ -130,6 +137,9 @@ func (f *codeFile) open(pid int, m *proc.Mapping) (err error) {
 // Close closes the files.
 func (y *symbols) Close() {
 	for _, f := range y.files {
+		if f.places != nil {
+			f.places.Close()
+		}
 		if f.file != nil {
 			f.file.Close()
 		}

@@ -64,6 +64,9 @@ static struct shape first = {
 	.small = -3, .number = { .whole = 77 }, .name = "first", .label = "label", .area = 2.5, .inner = -300, .open = 1,
 };
 
+unsigned answer = 0x12345678;
+unsigned char small_answer = 0x42;
+
 int main(void)
 {
 	char line[64];

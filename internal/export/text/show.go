@@ -105,6 +105,8 @@ func stack(v lang.Value, indent string) string {
 		switch v.Type.Format {
 		case "raw":
 			fmt.Fprintf(&b, "%x\n", e.Int)
+		case "build_id":
+			b.WriteString(Value(e) + "\n")
 		case "perf":
 			fmt.Fprintf(&b, "\t%x %s\n", e.Int, Value(e))
 		default:
