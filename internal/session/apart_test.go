@@ -14,13 +14,13 @@ import (
 // of its signals, is named where a trap might kill it. Children of vfork are not meant.
 func TestProcessesApart(t *testing.T) {
 	p := testkit.Start(t, testkit.Compile(t, "states.c"), "sharing")
-	if got, _, err := ofThreads(p.Pid); err != nil || !strings.Contains(got, "shares the memory, but not the signal handlers") {
+	if got, _, err := ofThreads(p.Pid, false); err != nil || !strings.Contains(got, "shares the memory, but not the signal handlers") {
 		t.Errorf("%q, %v", got, err)
 	}
 	p.Stop()
 	storm := testkit.Start(t, testkit.Compile(t, "forker.c"))
 	for range rounds(30) {
-		if got, _, err := ofThreads(storm.Pid); err != nil || strings.Contains(got, "shares") {
+		if got, _, err := ofThreads(storm.Pid, false); err != nil || strings.Contains(got, "shares") {
 			t.Errorf("%q, %v", got, err)
 		}
 	}

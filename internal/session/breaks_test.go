@@ -1,6 +1,7 @@
 package session
 
 import (
+	"fmt"
 	"os/exec"
 	"strings"
 	"testing"
@@ -26,4 +27,37 @@ func TestBreakCanGrow(t *testing.T) {
 	}
 	finish(t, s)
 	p.Stop()
+}
+
+// TestBreakpointsBlockNothing: threads that run into our breakpoints are often in our
+// handler, with all signals blocked. They are not taken for threads that block signals.
+func TestBreakpointsBlockNothing(t *testing.T) {
+	p := testkit.Busy(t, 4)
+	c, _ := config(t, fmt.Sprintf("uprobe:%q:work_push { @ = count(); }", exe(t, p.Pid())))
+	c.Breakpoints = true
+	s := attachWith(t, p.Pid(), c)
+	if err := s.Optimize(t.Context(), false); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Spin("work_push", 4); err != nil {
+		t.Fatal(err)
+	}
+	seen := 0
+	for range 200 {
+		if names, _, err := lookAtThreads(p.Pid()); err == nil {
+			seen += len(names)
+		}
+	}
+	for range 20 {
+		if blocked, _, err := ofThreads(p.Pid(), s.registry.trapping()); blocked != "" || err != nil {
+			t.Errorf("%q blocks signals, %v", blocked, err)
+		}
+	}
+	if _, err := p.Stop(); err != nil {
+		t.Error(err)
+	}
+	if seen == 0 {
+		t.Error("no thread was seen in the handler")
+	}
+	finish(t, s)
 }

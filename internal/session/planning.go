@@ -172,7 +172,7 @@ func (u *unit) behind() abi.Addr { return u.desc.End() + abi.Addr(len(u.desc.Pad
 
 // describe describes functions and what surrounds them.
 func (r *registry) describe(units []*unit) error {
-	blocked, shadow, err := ofThreads(r.ms.pid)
+	blocked, shadow, err := ofThreads(r.ms.pid, r.trapping())
 	if err != nil {
 		return err
 	}
@@ -245,27 +245,50 @@ func siteNames(sites []*site) string {
 
 // Threads block all signals for a moment when they start, or start others.
 const (
-	blockedLooks = 5
-	blockedPause = 2 * time.Millisecond
+	blockedLooks  = 5
+	trappingLooks = 200
+	blockedPause  = 2 * time.Millisecond
 )
 
 // ofThreads says which thread of the target blocks a signal that windows of several
 // instructions need, or who else shares its memory and has none of our handlers, "" if
-// nobody does, and tells whether any has a shadow stack.
-func ofThreads(pid int) (blocked string, shadow bool, err error) {
-	for range blockedLooks {
-		if blocked, shadow, err = lookAtThreads(pid); err != nil || blocked == "" {
-			break
+// nobody does, and tells whether any has a shadow stack. Where threads run into our
+// breakpoints, they block all signals while our handler is at work: then it must be the
+// same one at each of many looks.
+func ofThreads(pid int, trapping bool) (blocked string, shadow bool, err error) {
+	looks := blockedLooks
+	if trapping {
+		looks = trappingLooks
+	}
+	var always []string
+	for look := range looks {
+		names, withShadow, err := lookAtThreads(pid)
+		if err != nil {
+			return "", false, err
+		}
+		shadow = withShadow
+		if trapping && look > 0 {
+			names = slices.DeleteFunc(names, func(name string) bool { return !slices.Contains(always, name) })
+		}
+		if always = names; len(always) == 0 {
+			return "", shadow, nil
 		}
 		time.Sleep(blockedPause)
 	}
-	return blocked, shadow, err
+	return always[0], shadow, nil
 }
 
-func lookAtThreads(pid int) (blocked string, shadow bool, err error) {
+// trapping reports whether a breakpoint of ours is in place.
+func (r *registry) trapping() bool {
+	return r.breakpoints && r.target != nil &&
+		slices.ContainsFunc(r.target.Detours(), func(d *inject.Detour) bool { return d.Window.Boosted })
+}
+
+// lookAtThreads names who blocks one of these signals now, or has no handlers of ours.
+func lookAtThreads(pid int) (blocked []string, shadow bool, err error) {
 	tids, err := proc.Threads(pid)
 	if err != nil {
-		return "", false, err
+		return nil, false, err
 	}
 	for _, tid := range tids {
 		st, err := proc.ReadStatus(pid, tid)
@@ -276,13 +299,13 @@ func lookAtThreads(pid int) (blocked string, shadow bool, err error) {
 		if stat, err := proc.ReadStat(pid, tid); err == nil && stat.Worker() {
 			continue // it blocks everything and runs no code of the program
 		}
-		if blocked == "" && (st.Blocked.Has(sigTRAP) || st.Blocked.Has(sigILL)) {
-			blocked = fmt.Sprintf("thread %d (%s) blocks SIGTRAP or SIGILL", tid, st.Name)
+		if st.Blocked.Has(sigTRAP) || st.Blocked.Has(sigILL) {
+			blocked = append(blocked, fmt.Sprintf("thread %d (%s) blocks SIGTRAP or SIGILL", tid, st.Name))
 		}
 	}
 	other, err := proc.Apart(pid)
-	if err == nil && blocked == "" && other != 0 {
-		blocked = fmt.Sprintf("process %d (%s) shares the memory, but not the signal handlers", other, proc.Comm(other))
+	if err == nil && other != 0 {
+		blocked = append(blocked, fmt.Sprintf("process %d (%s) shares the memory, but not the signal handlers", other, proc.Comm(other)))
 	}
 	return blocked, shadow, nil // whoever cannot be compared belongs to somebody else
 }
