@@ -39,7 +39,9 @@ func armMany(ctx context.Context, pid int, functions string) (bench.ManyArmed, e
 	if err != nil {
 		return bench.ManyArmed{}, err
 	}
+	calm := hurry()
 	s, err := trapless.Attach(ctx, pid, script, trapless.Options{Warn: progress})
+	calm()
 	if err != nil {
 		return bench.ManyArmed{}, err
 	}

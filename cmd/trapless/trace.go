@@ -125,6 +125,7 @@ const notifyVar = "__BPFTRACE_NOTIFY_PROBES_ATTACHED"
 
 // start starts the session that the flags ask for.
 func (f *traceFlags) start(ctx context.Context, script *trapless.Script, o trapless.Options) (*trapless.Session, error) {
+	defer hurry()()
 	switch {
 	case f.pid != 0:
 		return trapless.Attach(ctx, f.pid, script, o)

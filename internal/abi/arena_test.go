@@ -126,3 +126,19 @@ func TestHashKey(t *testing.T) {
 		t.Error("the order of words does not matter")
 	}
 }
+
+// TestRoomForHits: a probe takes a byte of each slot, and two words that all threads
+// share, whatever else there is.
+func TestRoomForHits(t *testing.T) {
+	const probes = 40_000
+	l, err := NewLayout(Config{Threads: 50, Maps: testSpecs, Probes: probes, RingSize: PageSize})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := l.RingOff - l.Hits; n < probes || n > probes+PageSize {
+		t.Errorf("%d bytes of each slot for %d probes", n, probes)
+	}
+	if n := l.Slots - l.HitSums; n < 16*probes || n > 16*probes+2*PageSize {
+		t.Errorf("%d bytes for the sums of %d probes", n, probes)
+	}
+}

@@ -106,8 +106,9 @@ func (t *table) put(w uint64) int {
 	return i
 }
 
-// holds reports whether a table of that many entries has room for n.
-func holds(entries, n int) bool { return 4*n <= 3*entries }
+// holds reports whether a table of that many entries has room for n. Tables are
+// looked up when something traps, which is rare: it is room that counts.
+func holds(entries, n int) bool { return 8*n <= 7*entries }
 
 // trapped reports whether a thread with its program counter here may have met a
 // byte of ours that traps, here or, by int3, at the byte before.
