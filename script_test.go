@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"testing"
@@ -144,5 +145,17 @@ func (c *scriptCase) play(t *testing.T, out, errs *strings.Builder) {
 	}
 	if s.Status() != c.status {
 		t.Errorf("status %d, want %d", s.Status(), c.status)
+	}
+}
+
+// TestFilter: begin and end are not asked for by name.
+func TestFilter(t *testing.T) {
+	script, err := Compile("stdin", `begin { print(1); } interval:s:100 { print(2); } interval:s:200 { print(3); } end { print(4); }`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	script.Filter(regexp.MustCompile("200"))
+	if got := strings.Join(script.AttachPoints(), " "); got != "begin interval:s:200 end" {
+		t.Errorf("%q are left", got)
 	}
 }

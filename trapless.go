@@ -86,7 +86,7 @@ type CompileOptions struct {
 
 // CompileWith is Compile with more options.
 func CompileWith(name, src string, o CompileOptions) (*Script, error) {
-	options := lang.Options{Params: o.Params, Named: o.Named, Checks: o.Checks, Cgroup: proc.CgroupID, TAI: unix.TAIOffset(), Target: o.PID != 0 || o.Program != "", Config: o.Config, Clock: strings.TrimPrefix(o.Clock, "@")}
+	options := lang.Options{Params: o.Params, Named: o.Named, Checks: o.Checks, Cgroup: proc.CgroupID, Kernel: proc.KernelSymbol, TAI: unix.TAIOffset(), Target: o.PID != 0 || o.Program != "", Config: o.Config, Clock: strings.TrimPrefix(o.Clock, "@")}
 	options.Places = o.places
 	types := o.types()
 	defer types.Close()
@@ -130,10 +130,10 @@ func (o *CompileOptions) allows(s *lang.Script) error {
 	return c.Err()
 }
 
-// Filter drops the probes of which no attach point fits.
+// Filter drops the probes of which no attach point fits, but for begin and end.
 func (s *Script) Filter(name *regexp.Regexp) {
 	s.compiled.Probes = slices.DeleteFunc(s.compiled.Probes, func(p lang.Probe) bool {
-		return !slices.ContainsFunc(p.Attach, func(a lang.AttachPoint) bool { return name.MatchString(a.Text) })
+		return p.Kind != lang.Begin && p.Kind != lang.End && !slices.ContainsFunc(p.Attach, func(a lang.AttachPoint) bool { return name.MatchString(a.Text) })
 	})
 }
 

@@ -20,7 +20,7 @@ var functions = map[string]*arity{
 	"str": {1, 2}, "strncmp": {3, 3}, "strcontains": {2, 2}, "strstr": {2, 2}, "strlen": {1, 1}, "strcap": {1, 1},
 	"memcmp": {3, 3}, "str_concat": {2, 2}, "buf": {1, 2}, "getopt": {1, 3}, "nsecs": {0, 1}, "reg": {1, 1},
 	"strftime": {2, 2}, "ntop": {1, 2}, "pton": {1, 1}, "macaddr": {1, 1}, "usym": {1, 1}, "bswap": {1, 1}, "uptr": {1, 1}, "container_of": {3, 3},
-	"strerror": {1, 1}, "uaddr": {1, 1}, "signal_name": {1, 1}, "cgroup_path": {1, 2}, "cgroupid": {1, 1},
+	"strerror": {1, 1}, "uaddr": {1, 1}, "signal_name": {1, 1}, "cgroup_path": {1, 2}, "cgroupid": {1, 1}, "kaddr": {1, 1},
 	"is_array": {1, 1}, "is_integer": {1, 1}, "is_ptr": {1, 1}, "is_str": {1, 1}, "is_unsigned_integer": {1, 1}, "is_literal": {1, 1}, "is_scalar": {1, 1},
 }
 

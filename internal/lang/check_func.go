@@ -43,6 +43,8 @@ func (c *checker) functionCall(x *callExpr) Type {
 		return c.uaddr(x)
 	case "cgroupid":
 		return c.cgroupID(x)
+	case "kaddr":
+		return c.kernelAddress(x)
 	case ErrorNames, SignalNames, CgroupPaths:
 		return c.nameCall(x)
 	}

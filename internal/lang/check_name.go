@@ -51,3 +51,21 @@ func (c *checker) cgroupID(x *callExpr) Type {
 	x.setLiteral(uint64Type, id)
 	return x.typ
 }
+
+// kernelAddress types kaddr(name), a number that is known when the script is compiled.
+func (c *checker) kernelAddress(x *callExpr) Type {
+	name, ok := c.text(x.args[0], "name of kaddr()")
+	if !ok {
+		return badType
+	}
+	address, ok := uint64(0), false
+	if c.opts.Kernel != nil {
+		address, ok = c.opts.Kernel(name)
+	}
+	if !ok {
+		c.diags.Errorf(x.span, "Failed to resolve kernel symbol: %s", name)
+		return badType
+	}
+	x.setLiteral(uint64Type, address)
+	return x.typ
+}

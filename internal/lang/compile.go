@@ -31,6 +31,7 @@ type Options struct {
 	// wildcard, none if that is not known. May be nil.
 	Places func(a *AttachPoint) []AttachPoint
 	Cgroup func(path string) (uint64, bool) // the number of a control group; may be nil
+	Kernel func(name string) (uint64, bool) // the address of a symbol of the kernel; may be nil
 	TAI    uint64                           // CLOCK_TAI minus CLOCK_MONOTONIC, in nanoseconds
 	Checks bool                             // reads that fail, of maps and of memory, are told of
 }

@@ -230,7 +230,7 @@ func TestUnsupportedIsNamed(t *testing.T) {
 		{`print(sarg0)`, []string{"1:7: not supported yet: sarg0 (arg0 to arg5 are in registers, further ones on the stack)"}},
 		{`print(dw_ustack(3))`, []string{"1:7: dw_ustack requires a target process (name one by -p, or start one by -c; ustack needs none, and unwinds by DWARF, too)"}},
 		{`print(kstack)`, []string{"1:7: kstack is about the kernel, trapless probes user space only"}},
-		{`print(kaddr("x"))`, []string{"1:7: kaddr() is about the kernel, trapless probes user space only"}},
+		{`print(kaddr("x"))`, []string{"1:7: Failed to resolve kernel symbol: x"}},
 		{`pid(init)`, []string{"1:1: not supported yet: pid() with an argument"}},
 	} {
 		checkErrors(t, "uprobe:a:f {\n"+row.src+"}", row.src, row.want, 1)

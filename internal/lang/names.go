@@ -78,7 +78,7 @@ var (
 	constantNames = set("ncpus cpid has_cpid usermode probetype probe")
 	otherBuiltins = set("func elapsed dur username args ustack cgroup ppid numaid")
 	// functions and builtins about the kernel.
-	kernelNames = set(`curtask debugf jiffies kaddr kfunc_allowed kfunc_exist kptr kstack
+	kernelNames = set(`curtask debugf jiffies kfunc_allowed kfunc_exist kptr kstack
 		ksym override path percpu_kaddr skboutput socket_cookie`)
 )
 
