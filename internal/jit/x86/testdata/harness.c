@@ -179,10 +179,11 @@ static void exact_call(void)
 	uint32_t key = draw(KEYS);
 	int depth = mine.depth;
 
+	mine.depth = depth + 1; // before, or a handler would take the place of this key
 	mine.under_way[depth] = key;
-	mine.depth = depth + 1;
 	((function)rq.entry)(key);
 	mine.certain[key]++;
+	__asm__ volatile("" ::: "memory"); // a jump in between must find it under way, or counted
 	mine.depth = depth;
 }
 
