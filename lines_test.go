@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"os"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -107,7 +108,8 @@ func TestStacksWithLines(t *testing.T) {
 	target := testkit.Compile(t, "types.c", testkit.Flags{"-O0"})
 	p := testkit.Start(t, target)
 	out := runOn(t, p, "uprobe:"+target+":by_value { @[ustack(2)] = count(); @b[ustack(build_id, 1)] = count(); }")
-	if !strings.Contains(out, "by_value+0@"+testkit.TargetSource(t, "types.c")+":") || !strings.Contains(out, "main+") {
+	// The program may have been compiled from another copy of its source.
+	if !regexp.MustCompile(`by_value\+0@/\S*/testdata/targets/types\.c:\d+\n`).MatchString(out) || !strings.Contains(out, "main+") {
 		t.Errorf("with lines: %s", out)
 	}
 	out = runOn(t, p, "config = { show_debug_info = 0 } uprobe:"+target+":by_value { @[dw_ustack(1)] = count(); }")
