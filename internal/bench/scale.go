@@ -136,10 +136,14 @@ func (r *ScaleReport) measure(o *ScaleOptions, pid int, functions string, during
 }
 
 // timeCalls is how many calls are timed at once.
-const timeCalls = 2_000_000
+const timeCalls = 10_000_000
 
-// time times calls in two processes in turn.
+// time times calls in two processes in turn, while the threads of both rest: those of many would take the
+// processor and its caches from one.
 func (r *ScaleReport) time(one, many *crowd.Process, rounds int) error {
+	if err := many.Rest(true); err != nil {
+		return err
+	}
 	var ones, manies []float64
 	for range rounds {
 		a, err := one.Time(timeCalls)
@@ -154,7 +158,7 @@ func (r *ScaleReport) time(one, many *crowd.Process, rounds int) error {
 	}
 	r.OneNS, r.ManyNS = round(median(ones)), round(median(manies))
 	r.Percent = round(100 * r.ManyNS / r.OneNS)
-	return nil
+	return many.Rest(false)
 }
 
 func ms(d time.Duration) float64 { return round(float64(d.Microseconds()) / 1000) }

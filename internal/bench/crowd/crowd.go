@@ -85,6 +85,16 @@ func (p *Process) Time(calls int) (float64, error) {
 	return float64(n) / float64(calls), err
 }
 
+// Rest lets the threads rest, or work again.
+func (p *Process) Rest(rest bool) error {
+	n := 0
+	if rest {
+		n = 1
+	}
+	_, err := p.ask(fmt.Sprintf("rest %d", n), "rest %d")
+	return err
+}
+
 // Quit ends the program and returns how many calls it made.
 func (p *Process) Quit() (calls uint64, err error) {
 	n, err := p.ask("quit", "calls %d")

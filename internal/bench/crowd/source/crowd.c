@@ -4,6 +4,7 @@
  * run many of them. It prints "ready", and answers lines:
  *
  *	time CALLS   calls crowd_0 so often while the others rest, and prints "time NANOSECONDS" of its CPU time
+ *	rest 1       lets the others rest until "rest 0", and prints "rest 1"
  *	quit         ends, and prints "calls TOTAL"
  *
  * A wrong result is told on standard error and ends it with status 1.
@@ -86,6 +87,7 @@ static void *work(void *arg)
 static void measure(unsigned long n)
 {
 	struct timespec a, b;
+	int rested = resting;
 
 	resting = 1;
 	rest(20000000);
@@ -94,7 +96,7 @@ static void measure(unsigned long n)
 		call(0, i);
 	clock_gettime(CLOCK_THREAD_CPUTIME_ID, &b);
 	calls += n;
-	resting = 0;
+	resting = rested;
 	printf("time %ld\n", (b.tv_sec - a.tv_sec) * 1000000000 + b.tv_nsec - a.tv_nsec);
 }
 
@@ -113,6 +115,8 @@ int main(int argc, char **argv)
 	while (fgets(line, sizeof line, stdin) && strcmp(line, "quit\n") != 0)
 		if (sscanf(line, "time %lu", &n) == 1)
 			measure(n);
+		else if (sscanf(line, "rest %lu", &n) == 1)
+			printf("rest %d\n", resting = n != 0);
 	stopping = 1;
 	for (int i = 0; i < threads; i++)
 		pthread_join(ids[i], NULL);
