@@ -55,7 +55,7 @@ func runOn(t *testing.T, p *testkit.Target, src string) string {
 		t.Fatal(err)
 	}
 	var out strings.Builder
-	s, err := trapless.Attach(t.Context(), p.Pid, script, trapless.Options{Output: &out})
+	s, err := trapless.Attach(t.Context(), p.Pid, script, trapless.Options{Output: &out, Warn: t.Logf})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -87,7 +87,7 @@ func TestAddressesOfSymbols(t *testing.T) {
 	for _, flags := range []testkit.Flags{nil, testkit.NoPIE} {
 		target := testkit.Compile(t, "types.c", flags)
 		p := testkit.Start(t, target)
-		out := runOn(t, p, "uprobe:"+target+":by_value { @a[*uaddr(\"answer\")] = count(); } uretprobe:"+target+":tail { @b[*uaddr(\"small_answer\")] = count(); }")
+		out := runOn(t, p, "uprobe:"+target+":by_value { @a[*uaddr(\"answer\")] = count(); } uretprobe:"+target+":draw { @b[*uaddr(\"small_answer\")] = count(); }")
 		if !strings.Contains(out, "@a[305419896]: 10\n") || !strings.Contains(out, "@b[66]: 10\n") {
 			t.Errorf("%v: %s", flags, out)
 		}
