@@ -32,6 +32,17 @@ func TestLinesOfSource(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	tenCalls(t, p, s)
+	for _, name := range []string{"@line", "@entry"} {
+		if m, err := s.Map(name); err != nil || len(m) != 1 || m[0].Value != 10 {
+			t.Errorf("%s is %v %v, want 10", name, m, err)
+		}
+	}
+}
+
+// tenCalls lets a program make ten rounds, and ends the session.
+func tenCalls(t *testing.T, p *testkit.Target, s *trapless.Session) {
+	t.Helper()
 	for range 10 {
 		p.Ask("call")
 	}
@@ -39,11 +50,6 @@ func TestLinesOfSource(t *testing.T) {
 	cancel()
 	if err := errors.Join(s.Run(ctx), s.Close()); err != nil {
 		t.Fatal(err)
-	}
-	for _, name := range []string{"@line", "@entry"} {
-		if m, err := s.Map(name); err != nil || len(m) != 1 || m[0].Value != 10 {
-			t.Errorf("%s is %v %v, want 10", name, m, err)
-		}
 	}
 }
 
@@ -59,14 +65,7 @@ func runOn(t *testing.T, p *testkit.Target, src string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for range 10 {
-		p.Ask("call")
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	if err := errors.Join(s.Run(ctx), s.Close()); err != nil {
-		t.Fatal(err)
-	}
+	tenCalls(t, p, s)
 	return out.String()
 }
 

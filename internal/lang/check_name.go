@@ -34,38 +34,31 @@ func (c *checker) nameCall(x *callExpr) Type {
 	return out
 }
 
-// cgroupID types cgroupid(path), which is known when the script is compiled.
+// cgroupID types cgroupid(path).
 func (c *checker) cgroupID(x *callExpr) Type {
-	path, ok := c.text(x.args[0], "path of cgroupid()")
-	if !ok {
-		return badType
-	}
-	id, ok := uint64(0), false
-	if c.opts.Cgroup != nil {
-		id, ok = c.opts.Cgroup(path)
-	}
-	if !ok {
-		c.diags.Errorf(x.span, "Failed to get cgroup ID for path: %s", path)
-		return badType
-	}
-	x.setLiteral(uint64Type, id)
-	return x.typ
+	return c.lookedUp(x, "path of cgroupid()", c.opts.Cgroup, "Failed to get cgroup ID for path")
 }
 
-// kernelAddress types kaddr(name), a number that is known when the script is compiled.
+// kernelAddress types kaddr(name).
 func (c *checker) kernelAddress(x *callExpr) Type {
-	name, ok := c.text(x.args[0], "name of kaddr()")
+	return c.lookedUp(x, "name of kaddr()", c.opts.Kernel, "Failed to resolve kernel symbol")
+}
+
+// lookedUp types a call with a text that stands for a number, which is known when the script is compiled.
+// Without find, and where it knows none, failure is told.
+func (c *checker) lookedUp(x *callExpr, what string, find func(string) (uint64, bool), failure string) Type {
+	text, ok := c.text(x.args[0], what)
 	if !ok {
 		return badType
 	}
-	address, ok := uint64(0), false
-	if c.opts.Kernel != nil {
-		address, ok = c.opts.Kernel(name)
+	n, ok := uint64(0), false
+	if find != nil {
+		n, ok = find(text)
 	}
 	if !ok {
-		c.diags.Errorf(x.span, "Failed to resolve kernel symbol: %s", name)
+		c.diags.Errorf(x.span, "%s: %s", failure, text)
 		return badType
 	}
-	x.setLiteral(uint64Type, address)
+	x.setLiteral(uint64Type, n)
 	return x.typ
 }

@@ -25,15 +25,24 @@ func isRoutine(h bpfasm.BuiltinFunc) bool {
 	return slices.ContainsFunc(routine.Helpers(), func(r routine.Helper) bool { return r.ID == h })
 }
 
-// mapOperands finds what map_lookup_elem, map_update_elem and map_delete_elem
-// read.
-func (u *unit) mapOperands(o *op) error {
+// mapOf is the map that r1 refers to, on which the helper works.
+func (u *unit) mapOf(o *op) (*abi.MapLayout, error) {
 	if o.val(bpfasm.R1).Kind != bpf.MapRef {
-		return o.fail("the map is not the same on every path")
+		return nil, o.fail("the map is not the same on every path")
 	}
 	ml := &u.env.Layout.Maps[o.val(bpfasm.R1).Map]
 	if h, _ := bpf.LookupHelper(o.in.Helper()); !h.TakesMap(ml.Kind) {
-		return o.fail("it does not work on map %s", ml.Name)
+		return nil, o.fail("it does not work on map %s", ml.Name)
+	}
+	return ml, nil
+}
+
+// mapOperands finds what map_lookup_elem, map_update_elem and map_delete_elem
+// read.
+func (u *unit) mapOperands(o *op) error {
+	ml, err := u.mapOf(o)
+	if err != nil {
+		return err
 	}
 	u.cellOperands(o)
 	if o.result.Static() {
@@ -57,12 +66,8 @@ func (u *unit) mapOperands(o *op) error {
 
 // slotValueOperands finds what map_lookup_percpu_elem reads.
 func (u *unit) slotValueOperands(o *op) error {
-	if o.val(bpfasm.R1).Kind != bpf.MapRef {
-		return o.fail("the map is not the same on every path")
-	}
-	ml := &u.env.Layout.Maps[o.val(bpfasm.R1).Map]
-	if h, _ := bpf.LookupHelper(o.in.Helper()); !h.TakesMap(ml.Kind) {
-		return o.fail("it does not work on map %s", ml.Name)
+	if _, err := u.mapOf(o); err != nil {
+		return err
 	}
 	u.cellOperands(o)
 	o.uses &^= vars(slotVar)
